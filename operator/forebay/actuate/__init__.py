@@ -1,0 +1,1 @@
+"""ACT: a decision and what exists become ordered API calls."""

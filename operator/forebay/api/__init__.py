@@ -1,0 +1,1 @@
+"""SPEC: what users write. Pydantic models, generated into crds/."""

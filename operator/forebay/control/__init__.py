@@ -1,0 +1,1 @@
+"""The live loop: doorbell, leader, tick."""

@@ -1,0 +1,1 @@
+"""DECIDE: the judgement. Pure: no clock, dice, input or output."""

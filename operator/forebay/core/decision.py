@@ -1,0 +1,46 @@
+"""A decision is a chain of small verdicts; everything that is told about it is made from this object alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forebay.core.reasons import Reason
+    from forebay.core.units import I64, Bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionStep:
+    """One stage's verdict on one service: how many replicas after it, why, and the numbers that it weighed."""
+
+    stage: str  # a name of core.step.STAGES
+    replicas: int
+    reason: Reason
+    inputs: tuple[tuple[str, int], ...]  # (name with its unit, value); UNKNOWN allowed, printed as "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict on one service, all stages included. A view over the columns of Decisions."""
+
+    service: str
+    replicas_serving: int  # desired replicas that take traffic
+    replicas_warm: int  # desired replicas beyond those, loaded and awake, without traffic
+    hold: bool  # nothing may be removed: something needed is unknown
+    steps: tuple[DecisionStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The verdict on the fleet as columns. Shape [S] unless said; stages in the order of core.step.STAGES."""
+
+    services: tuple[str, ...]
+    replicas_serving: I64
+    replicas_warm: I64
+    hold: Bool
+    replicas_after: I64  # [stages, S]
+    reason: I64  # [stages, S], a Reason's number; 0: the stage left the number as it was
+    inputs: tuple[tuple[tuple[str, I64], ...], ...]  # per stage: (name, column [S])
+    suspect: tuple[str, ...]  # uids of replicas that hold requests and make no progress: replace them
+    victims: tuple[str, ...]  # every uid that may be removed, best victim first within each service

@@ -1,0 +1,1 @@
+"""DECIDE: how a paged-attention engine spends time and memory. Pure."""

@@ -1,0 +1,1 @@
+"""The data path: Envoy's endpoint picker around routing."""

@@ -1,0 +1,1 @@
+"""OBSERVE: the cluster, the replicas and the gateways become one Snapshot."""

@@ -1,0 +1,1 @@
+"""TELL: a decision becomes status, events, metrics, words and the journal."""

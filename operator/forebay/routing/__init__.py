@@ -1,0 +1,1 @@
+"""DECIDE: which replica answers a request, and who waits. Pure."""
