@@ -1,0 +1,60 @@
+# Everything a person or CI runs. `make` alone lists it. Nothing here is cleverer than the programs that it calls.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+UV := $(shell command -v uv 2>/dev/null || echo "$(HOME)/.local/bin/uv")
+PY := .venv/bin/python
+WARM ?= 1
+CLUSTER ?= local
+SEED ?= 1
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: help
+.venv/.stamp: pyproject.toml uv.lock
+	@command -v uv >/dev/null || test -x "$(UV)" || { echo "installing uv with pip (into ~/.local)"; python3 -m pip install --user -q --no-warn-script-location uv; }
+	@echo "locked Python environment: .venv (uv sync)"
+	@"$(UV)" sync --frozen --all-extras -q
+	@touch $@
+
+env: .venv/.stamp ## the locked Python environment in .venv
+.PHONY: env
+
+demo: env ## build and start a Kubernetes, install Forebay, replay traffic, score (WARM=0: without the warm pool; CLUSTER=current)
+	@$(PY) -m e2e.demo --cluster $(CLUSTER) --seed $(SEED) $(if $(filter 0,$(WARM)),--no-warm,--warm)
+.PHONY: demo
+
+unit: env ## tests that need no cluster and no engine
+	@$(PY) -m pytest -q -m "not cluster and not vllm" tests
+.PHONY: unit
+
+e2e: env ## tests on a real Kubernetes, one shared cluster, the compressed demo included
+	@$(PY) -m pytest -q -m "cluster and not vllm" tests
+.PHONY: e2e
+
+e2e-vllm: env ## tests with a real vLLM on CPU (5.8 GB the first time), alone and in the cluster
+	@$(PY) -m pytest -q -m vllm tests
+.PHONY: e2e-vllm
+
+test: env verify unit e2e e2e-vllm ## all tests, the same that .ci/run runs
+.PHONY: test
+
+test-all: test demo ## everything, the five-minute demo with and without the warm pool included
+	@! $(MAKE) --no-print-directory demo WARM=0 || { echo "without the warm pool the burst should have failed, and did not"; exit 1; }
+.PHONY: test-all
+
+verify: env ## generated files current, lint, types, layers, dependencies, clean tree
+	@$(PY) operator/dev/verify.py
+.PHONY: verify
+
+generate: env ## write the generated files: CRDs, chart schema, reference
+	@$(PY) operator/dev/generate.py
+.PHONY: generate
+
+bench: env ## measure: tick, metrics page, picker (figures with this machine's name; nothing is asserted)
+	@$(PY) operator/dev/bench.py
+.PHONY: bench
+
+clean: ## remove build/ and .venv; the cache (~/.cache/forebay) stays
+	@rm -rf build .venv
+.PHONY: clean
