@@ -1,7 +1,8 @@
 # Everything a person or CI runs. `make` alone lists it. Nothing here is cleverer than the programs that it calls.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-UV := $(shell command -v uv 2>/dev/null || echo "$(HOME)/.local/bin/uv")
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/forebay
+export PATH := $(PATH):$(CACHE)/uv/bin
 PY := .venv/bin/python
 WARM ?= 1
 CLUSTER ?= local
@@ -12,9 +13,13 @@ help: ## this list
 
 .PHONY: help
 .venv/.stamp: pyproject.toml uv.lock
-	@command -v uv >/dev/null || test -x "$(UV)" || { echo "installing uv with pip (into ~/.local)"; python3 -m pip install --user -q --no-warn-script-location uv; }
+	@command -v uv >/dev/null || { \
+	  echo "installing uv with pip into $(CACHE)/uv"; \
+	  python3 -m venv "$(CACHE)/uv" 2>/dev/null || { \
+	    echo "installing the Debian package python3-venv"; apt-get update -qq && apt-get install -y -qq python3-venv && python3 -m venv "$(CACHE)/uv"; }; \
+	  "$(CACHE)/uv/bin/pip" install -q uv; }
 	@echo "locked Python environment: .venv (uv sync)"
-	@"$(UV)" sync --frozen --all-extras -q
+	@uv sync --frozen --all-extras -q
 	@touch $@
 
 env: .venv/.stamp ## the locked Python environment in .venv
