@@ -19,7 +19,8 @@ PURE = sorted(path for room in ("core", "routing", "engine_model") for path in (
 
 # What the judgement may import from outside of Forebay: nothing that knows the time, rolls dice, or touches the world.
 PURE_IMPORTS = {
-    "__future__", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools",
+    "__future__", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq",
+    "itertools",
     "math", "numpy", "operator", "orjson", "types", "typing", "zlib",
 }  # fmt: skip
 PURE_HOME = {"core", "routing", "engine_model", "wire"}
@@ -77,7 +78,9 @@ def test_core_computes_in_exact_integers(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         assert not (isinstance(node, ast.Constant) and isinstance(node.value, float)), f"line {node.lineno}: a float"
         assert not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)), f"line {node.lineno}: true division"
-        assert not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)), f"line {node.lineno}: a dot product"
+        assert not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)), (
+            f"line {node.lineno}: a dot product"
+        )
         if isinstance(node, ast.Attribute):
             assert node.attr not in INEXACT, f"line {node.lineno}: {node.attr}"
 

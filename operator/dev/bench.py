@@ -1,7 +1,7 @@
 """`make bench`: run every tests/bench/bench_*.py as a program and print their rows in one table.
 
-Each prints lines of `name<TAB>value<TAB>unit<TAB>aim` on standard output. Times on shared machines are noisy; an aim that
-is missed is shown, not hidden, and nothing here fails because of a time.
+Each prints lines of `name<TAB>value<TAB>unit<TAB>aim` on standard output. Times on shared machines are noisy; an aim
+that is missed is shown, not hidden, and nothing here fails because of a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def machine() -> str:
     """Name the processor, the number of cores and the Python, as a figure's context."""
     cpu = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.processor(),
     )
     cores = len(Path("/proc/self/status").read_text().split("Cpus_allowed_list:")[1].split()[0].split(","))

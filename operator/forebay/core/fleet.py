@@ -56,8 +56,8 @@ class FleetSpec:
     batch_max: I64  # maxNumSeqs
     step_tokens_max: I64  # maxNumBatchedTokens
     kv_tokens_prior: I64  # KV token slots by the formula, UNKNOWN where the model is not in the tables
-    # Prior of the step time: c0 + c1*B + c2*context + p1*n + p2*n^2 (autoscaling.md section 2), engine overhead included;
-    # UNKNOWN where neither a profile nor a roofline gives one.
+    # Prior of the step time: c0 + c1*B + c2*context + p1*n + p2*n^2, engine overhead included
+    # (engine_model.step_time); UNKNOWN where neither a profile nor a roofline gives one.
     step_c0_ps: I64
     step_c1_ps: I64  # a sequence
     step_c2_ps: I64  # a context token
@@ -66,5 +66,5 @@ class FleetSpec:
     lead_promote_ms: I64  # prior: label written until traffic arrives
     lead_cold_ms: I64  # prior: pod created until ready
 
-    # --- pools [P]
+    # --- what may be spent, one row a pool
     gpus_max: I64  # GPUPool.spec.maxGPUs, UNKNOWN where only the nodes bound it

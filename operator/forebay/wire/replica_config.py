@@ -1,4 +1,4 @@
-"""What the operator tells a replica's supervisor when it makes the pod: one JSON document in one environment variable."""
+"""What the operator tells a replica's supervisor when it makes the pod: one JSON document in one variable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Emulation:
     """What the emulated engine needs beyond an engine's usual settings. The step-time constants are the prior's.
 
     Decode step = c0 + c1*B + c2*(context tokens of all sequences); prefill adds p1*n + p2*(n_total^2 - n_cached^2)
-    (autoscaling.md section 2); picoseconds, p2 in femtoseconds per token squared.
+    (engine_model.step_time); picoseconds, p2 in femtoseconds per token squared.
     """
 
     step_c0_ps: int

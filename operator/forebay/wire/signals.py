@@ -14,7 +14,8 @@ import orjson
 # Upper bounds of the histograms of a ReplicaSignals, in milliseconds: vLLM's own buckets (vllm/v1/metrics/loggers.py),
 # without the last, infinite one.
 TTFT_BOUNDS_MS = (
-    1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000, 20000, 40000, 80000, 160000, 640000, 2560000,
+    1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000, 20000, 40000, 80000, 160000,
+    640000, 2560000,
 )  # fmt: skip
 ITL_BOUNDS_MS = (
     10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2500, 5000, 7500, 10000, 20000, 40000, 80000,
@@ -151,7 +152,11 @@ class GatewaySignals:
         """
         raw = _load(cls, data)
         services = raw.get("services")
-        if not isinstance(raw.get("gateway_uid"), str) or not _is_count(raw.get("sequence")) or not isinstance(services, dict):
+        if (
+            not isinstance(raw.get("gateway_uid"), str)
+            or not _is_count(raw.get("sequence"))
+            or not isinstance(services, dict)
+        ):
             raise SignalsError("gateway_uid, sequence or services is missing")
         wanted = {f.name for f in fields(GatewayService)}
         parsed: dict[str, GatewayService] = {}
