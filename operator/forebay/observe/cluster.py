@@ -104,7 +104,9 @@ async def _from_kubeconfig() -> ApiServer:
 
     loaded = client.Configuration()
     try:
-        await config.load_kube_config(client_configuration=loaded)  # type: ignore[no-untyped-call]
+        # The client reads KUBECONFIG once, when it is imported; ask again.
+        where = os.environ.get("KUBECONFIG") or None
+        await config.load_kube_config(config_file=where, client_configuration=loaded)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError) as error:
         raise NoApiServerError(f"no service account in this pod and no kubeconfig: {error}; set KUBECONFIG") from error
     tls = None
