@@ -1,1 +1,1 @@
-"""SPEC: what users write. Pydantic models, generated into crds/."""
+"""1 SPEC: what users write, as pydantic models. `schema` makes CRDs of them, `resolve` reads them for core."""
