@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forebay.core.reasons import Reason
+
 if TYPE_CHECKING:
-    from forebay.core.reasons import Reason
     from forebay.core.units import I64, Bool
 
 
@@ -43,4 +44,30 @@ class Decisions:
     reason: I64  # [stages, S], a Reason's number; 0: the stage left the number as it was
     inputs: tuple[tuple[tuple[str, I64], ...], ...]  # per stage: (name, column [S])
     suspect: tuple[str, ...]  # uids of replicas that hold requests and make no progress: replace them
-    victims: tuple[str, ...]  # every uid that may be removed, best victim first within each service
+    # Every uid that may be removed, best victim first within each service; of a service that holds, only what has failed.
+    victims: tuple[str, ...]
+    stages: tuple[str, ...]
+
+    def decision(self, row: int) -> Decision:
+        """View one service's verdict.
+
+        Parameters
+        ----------
+        row
+            Its row in `services`.
+        """
+        return Decision(
+            service=self.services[row],
+            replicas_serving=int(self.replicas_serving[row]),
+            replicas_warm=int(self.replicas_warm[row]),
+            hold=bool(self.hold[row]),
+            steps=tuple(
+                DecisionStep(
+                    stage=stage,
+                    replicas=int(self.replicas_after[place, row]),
+                    reason=Reason(int(self.reason[place, row])),
+                    inputs=tuple((name, int(column[row])) for name, column in self.inputs[place]),
+                )
+                for place, stage in enumerate(self.stages)
+            ),
+        )
