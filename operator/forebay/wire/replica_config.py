@@ -12,6 +12,7 @@ ENV_POD_UID = "FOREBAY_POD_UID"  # downward API: metadata.uid
 ENV_POD_NAME = "FOREBAY_POD_NAME"  # downward API: metadata.name
 ENGINE_VLLM = "VLLM"
 ENGINE_EMULATED = "Emulated"
+MODEL_MOUNT = "/models"  # where the operator mounts the claim of a pvc:// model; its path continues below it
 
 
 class ReplicaConfigError(ValueError):
