@@ -3,6 +3,7 @@
 import dataclasses
 from collections import defaultdict
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -174,7 +175,7 @@ def test_a_request_that_cannot_be_served_is_refused(request_: tuple[str, int, in
         engine.submit(*request_, [], 0)
 
 
-STUCK = {
+STUCK: dict[str, tuple[dict[str, Any], str]] = {
     "one request of the greatest length does not fit": ({"kv_blocks_total": 512}, "does not fit the KV cache of 8176"),
     "no room in a step": ({"max_num_batched_tokens": 0}, "at least 1"),
     "nobody may run": ({"max_num_seqs": 0}, "at least 1"),
@@ -182,7 +183,7 @@ STUCK = {
 
 
 @pytest.mark.parametrize(("change", "message"), STUCK.values(), ids=STUCK)
-def test_an_engine_that_could_get_stuck_does_not_start(change: dict[str, int], message: str) -> None:
+def test_an_engine_that_could_get_stuck_does_not_start(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SETTINGS, **change)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """One request inside the engine, waiting or running, and what has been computed of it; times of the model's clock."""
+    """One request inside the engine, waiting or running, and what has been computed of it; `*_ps`: model clock."""
 
     request_id: str
     prompt_tokens: int

@@ -1,8 +1,8 @@
 """How long one engine step takes: a straight line in what the step computes, in whole picoseconds.
 
 `t = c0 + c1*B + c2*sum(context) + p1*n + p2*(n_total^2 - n_cached^2)`. The first three terms are the decode of B
-sequences, bound by memory bandwidth; the last two the prefill of n uncached prompt tokens, bound by arithmetic. A prompt
-computed in chunks pays the same quadratic term as in one piece, because the differences of squares add up.
+sequences, bound by memory bandwidth; the last two the prefill of n uncached prompt tokens, bound by arithmetic. A
+prompt computed in chunks pays the same quadratic term as in one piece, because the differences of squares add up.
 """
 
 from __future__ import annotations
