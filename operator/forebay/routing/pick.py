@@ -1,0 +1,82 @@
+"""DECIDE: where a request goes: to the replica with room that will give its first token soonest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.routing.replica import STALE_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from forebay.routing.replica import Replica
+
+# What a prompt token costs before any replica of a service was measured; only differences between replicas matter then,
+# and there are none.
+PREFILL_FIRST_TOKENS_PER_S = 8_000
+# A full batch: somebody must finish first, and how soon is not known. A second puts such a replica behind any with a
+# slot.
+FULL_BATCH_MS = 1_000
+# Envoy tries at most four hosts (num_retries 3); a longer list would never be read.
+DESTINATIONS_MAX = 4
+
+
+def predicted_ttft_ms(tokens: int, tokens_per_s: int, load: int, batch_max: int, age_ms: int) -> int:
+    """Predict the time to the first token; a plain rule on integers.
+
+    Prefill of `tokens`, everything ahead and the prompt itself, stretched by the decode steps that share the engine:
+    at a full batch the prefill gets about half of the time. A report older than STALE_MS adds its own age, since that
+    long nobody knows what joined.
+    """
+    prefill_ms = 1_000 * tokens // max(1, tokens_per_s)
+    wait_ms = prefill_ms + prefill_ms * load // max(1, batch_max)
+    if load >= batch_max:
+        wait_ms += FULL_BATCH_MS
+    if age_ms >= STALE_MS:
+        wait_ms += age_ms
+    return wait_ms
+
+
+def rate_of_service(replicas: Iterable[Replica]) -> int:
+    """Average the measured prefill rates, so that a newcomer competes as an equal."""
+    rates = [r.prefill_tokens_per_s for r in replicas if r.prefill_tokens_per_s is not None]
+    return sum(rates) // len(rates) if rates else PREFILL_FIRST_TOKENS_PER_S
+
+
+def order(replicas: Iterable[Replica], prompt_tokens: int, mean_prompt_tokens: int, now_ms: int) -> list[Replica]:
+    """List where a request should go, best first; empty: it has to wait.
+
+    Parameters
+    ----------
+    replicas
+        Of one service; those that are not routable are never in the answer.
+    prompt_tokens
+        Of this request, estimated.
+    mean_prompt_tokens
+        Of the service's requests; what a waiting request of another gateway is taken for.
+    now_ms
+        The present.
+
+    Returns
+    -------
+    list
+        Empty unless at least one has room. Then up to DESTINATIONS_MAX: those with room by predicted wait, behind them
+        those without, which serve only when every better one refuses the connection.
+    """
+    routable = [r for r in replicas if r.routable]
+    usual = rate_of_service(routable)
+    ranked: list[tuple[bool, int, int, str, Replica]] = []
+    for replica in routable:
+        load = replica.load(now_ms)
+        wait_ms = predicted_ttft_ms(
+            replica.pending_tokens + replica.others_waiting * mean_prompt_tokens + prompt_tokens,
+            replica.prefill_tokens_per_s or usual,
+            load,
+            replica.batch_max,
+            replica.age_ms(now_ms),
+        )
+        ranked.append((not replica.has_room(now_ms, prompt_tokens), wait_ms, load, replica.uid, replica))
+    ranked.sort(key=lambda row: row[:4])
+    if not ranked or ranked[0][0]:
+        return []
+    return [row[4] for row in ranked[:DESTINATIONS_MAX]]
