@@ -1,0 +1,242 @@
+"""Which of the operator's processes may write: our own election on a Lease.
+
+The client's own election leads for 10 s beside its successor after a pause, and for ever through a black hole: both
+were measured. Here (a) validity is counted from before the renewal was sent, on a clock that goes on while the machine
+is suspended; (b) every write asks `left_s()` first; (c) another holder, or a conflict, ends leadership at once; (d)
+each taking raises leaseTransitions, the term; (e) no request lasts longer than the lease it is to renew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from forebay.actuate.errors import ActError, AlreadyThereError, ConflictError, GoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay.actuate.client import Kube, Object
+
+log = logging.getLogger(__name__)
+
+RENEWALS = 5  # tries within one lease: with 10 s one each 2 s, so that three may fail
+MARGIN_PERCENT = 15  # clocks that run apart, and the write that is under way when validity ends
+
+
+def boot_clock_s() -> float:
+    """Seconds since boot, suspended time included: a laptop's lid must not lengthen a lease."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The Lease as far as the election reads it."""
+
+    holder: str
+    transitions: int
+    renewed: str  # the holder's words; only compared for change, so that no two clocks need to agree
+    duration_ms: int
+    version: str = ""  # resourceVersion
+
+
+class LeaseStore(Protocol):
+    """Where the Lease lives; errors are ActErrors."""
+
+    async def read(self) -> Lease | None:
+        """Return the Lease, None when there is none."""
+
+    async def write(self, lease: Lease) -> Lease:
+        """Create it (empty version) or replace exactly that version."""
+
+
+class Election:
+    """Stands for election until cancelled.
+
+    Parameters
+    ----------
+    store
+        The Lease.
+    identity
+        Of this process, followed by "_" and something that no other life of it has. A holder of the same identity is
+        an earlier life, which has ended: its lease need not be waited for.
+    duration_ms
+        Of the lease.
+
+    Attributes
+    ----------
+    leading : asyncio.Event
+        Set while this process leads. It is set and cleared by the election; before a write ask `left_s`.
+    term : int
+        Number of the present leadership.
+    holder : str
+        Who leads, as far as known; for people.
+    """
+
+    def __init__(
+        self, store: LeaseStore, identity: str, duration_ms: int, clock_s: Callable[[], float] = boot_clock_s
+    ) -> None:
+        self.leading = asyncio.Event()
+        self.term = 0
+        self.holder = ""
+        self._store, self._identity, self._duration_ms, self._clock_s = store, identity, duration_ms, clock_s
+        self._valid_until_s = 0.0
+        self._seen: tuple[str, str, int] | None = None  # of another holder's lease: holder, renewed, transitions
+        self._seen_at_s = 0.0
+
+    def left_s(self) -> float:
+        """Seconds for which writing is still allowed; 0 or less: not at all."""
+        return self._valid_until_s - self._clock_s()
+
+    async def run(self) -> None:
+        """Stand, lead, lose, stand again; on cancellation hand the Lease over."""
+        pause_s = self._duration_ms / 1000 / RENEWALS
+        try:
+            while True:
+                await self._try()
+                wait_s = pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - so that two candidates do not walk in step
+                await asyncio.sleep(max(0.0, min(wait_s, self.left_s())) if self.leading.is_set() else wait_s)
+                if self.leading.is_set() and self.left_s() <= 0:
+                    self._step_down("the lease was not renewed in time")
+        finally:
+            await self._release()
+
+    async def _try(self) -> None:
+        sent_s = self._clock_s()
+        limit_s = self._duration_ms / 1000 / RENEWALS
+        if self.leading.is_set():
+            limit_s = min(limit_s, self.left_s())
+        try:
+            async with asyncio.timeout(max(0.01, limit_s)):
+                current = await self._store.read()
+                claim = self._claim(current)
+                if claim is None:
+                    return
+                # Measured again: an answer that took long is no reason to lead for longer than the server grants.
+                sent_s = self._clock_s()
+                written = await self._store.write(claim)
+        except (ConflictError, AlreadyThereError, GoneError):
+            self._step_down("another process wrote the lease")
+        except (ActError, TimeoutError) as error:
+            log.warning(
+                "the lease could not be renewed", extra={"error": repr(error), "left_s": round(self.left_s(), 1)}
+            )
+        else:
+            self._lead(written, sent_s)
+
+    def _claim(self, current: Lease | None) -> Lease | None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        if current is None:
+            return Lease(self._identity, 1, now, self._duration_ms)
+        if current.holder == self._identity and self.leading.is_set():
+            return replace(current, renewed=now, duration_ms=self._duration_ms)
+        if self.leading.is_set():
+            self._step_down("another process holds the lease")
+        self.holder = current.holder
+        if current.holder == self._identity and current.transitions == self.term:
+            return replace(current, renewed=now, duration_ms=self._duration_ms)  # nobody led in between
+        earlier_life = current.holder.rpartition("_")[0] == self._identity.rpartition("_")[0]
+        if current.holder and not earlier_life and not self._expired(current):
+            return None
+        return replace(
+            current,
+            holder=self._identity,
+            transitions=current.transitions + 1,
+            renewed=now,
+            duration_ms=self._duration_ms,
+        )
+
+    def _expired(self, lease: Lease) -> bool:
+        seen = (lease.holder, lease.renewed, lease.transitions)
+        if seen != self._seen:
+            self._seen, self._seen_at_s = seen, self._clock_s()
+        return self._clock_s() - self._seen_at_s >= lease.duration_ms / 1000
+
+    def _lead(self, lease: Lease, sent_s: float) -> None:
+        self._valid_until_s = sent_s + self._duration_ms / 1000 * (100 - MARGIN_PERCENT) / 100
+        self.holder = self._identity
+        self.term = lease.transitions
+        if not self.leading.is_set() and self.left_s() > 0:
+            log.info("leading", extra={"term": self.term})
+            self.leading.set()
+
+    def _step_down(self, why: str) -> None:
+        self._valid_until_s = 0.0
+        self._seen = None
+        if self.leading.is_set():
+            log.warning("not leading any more", extra={"why": why})
+            self.leading.clear()
+
+    async def _release(self) -> None:
+        if not self.leading.is_set() or self.left_s() <= 0:
+            self._step_down("the lease had ended")
+            return
+        self._step_down("shutting down")
+        try:
+            async with asyncio.timeout(2):
+                current = await self._store.read()
+                if current is not None and current.holder == self._identity:
+                    await self._store.write(replace(current, holder=""))
+        except (ActError, TimeoutError) as error:
+            log.info("the lease was not handed over", extra={"error": repr(error)})
+
+
+class KubeLeaseStore:
+    """The Lease in the API server."""
+
+    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
+        self._kube, self._namespace, self._name = kube, namespace, name
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+    async def read(self) -> Lease | None:
+        """Return the Lease, None when there is none.
+
+        Raises
+        ------
+        ActError
+            When the server does not say.
+        """
+        try:
+            return _lease(await self._kube.read(f"{self._path}/{self._name}"))
+        except GoneError:
+            return None
+
+    async def write(self, lease: Lease) -> Lease:
+        """Create it, or replace exactly the version that was read.
+
+        Raises
+        ------
+        ActError
+            When the server does not, or another process was faster.
+        """
+        body: Object = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": {
+                "holderIdentity": lease.holder,
+                "leaseDurationSeconds": max(1, lease.duration_ms // 1000),
+                "leaseTransitions": lease.transitions,
+                "renewTime": lease.renewed,
+            },
+        }
+        if not lease.version:
+            return _lease(await self._kube.write("POST", self._path, body))
+        body["metadata"]["resourceVersion"] = lease.version
+        return _lease(await self._kube.write("PUT", f"{self._path}/{self._name}", body))
+
+
+def _lease(raw: Object) -> Lease:
+    spec = raw.get("spec", {})
+    return Lease(
+        holder=spec.get("holderIdentity") or "",
+        transitions=int(spec.get("leaseTransitions") or 0),
+        renewed=spec.get("renewTime") or "",
+        duration_ms=int(spec.get("leaseDurationSeconds") or 1) * 1000,
+        version=raw["metadata"]["resourceVersion"],
+    )
