@@ -122,3 +122,8 @@ class Engine(ApiModel):
     """A replica that does not answer within this many seconds of its start has failed and is replaced."""
     emulated: EmulatedSettings | None = None
     """How the emulated engine behaves; only with type: Emulated."""
+
+    @property
+    def emulation(self) -> EmulatedSettings:
+        """Return how the emulated engine behaves, defaults included."""
+        return self.emulated or EmulatedSettings()

@@ -261,6 +261,11 @@ class InferenceServiceSpec(ApiModel):
     template: PodTemplate | None = None
     """A pod template that is laid over the one that Forebay makes."""
 
+    @property
+    def gpus_per_replica(self) -> int:
+        """Return how many devices one replica holds; 0 on the CPU."""
+        return self.parallelism.tensor if self.accelerators[0].resource else 0
+
 
 @ruled(
     Rule(
