@@ -65,7 +65,7 @@ async def send(session: aiohttp.ClientSession, url: str, payload: bytes, record:
 
     try:
         async with session.post(url + PATH, data=payload, headers={"content-type": "application/json"}) as response:
-            record.status = response.status
+            record.status, record.headers_ms = response.status, since_ms()
             record.served_by = response.headers.get(HEADER_SERVED_BY)
             if response.status == 200:  # noqa: PLR2004 - HTTP's OK
                 await _read(response, record, since_ms, on_token)

@@ -154,7 +154,7 @@ def verdict(lateness_ms: list[int], lags_ms: list[float], busy: list[float], ste
     )
 
 
-def process_cpu_s() -> Counter[str]:
+def process_cpu_s() -> dict[str, float]:
     """Processor seconds used so far by every process that can be seen, added up by program."""
     used: Counter[str] = Counter()
     for entry in Path("/proc").iterdir():
@@ -167,7 +167,13 @@ def process_cpu_s() -> Counter[str]:
         except OSError:
             continue  # it ended meanwhile
         used[_program(argv)] += int(stat[11]) + int(stat[12])
-    return Counter({name: round(ticks / _TICKS_A_SECOND) for name, ticks in used.items()})
+    return {name: ticks / _TICKS_A_SECOND for name, ticks in used.items()}
+
+
+def most_used(before: dict[str, float], after: dict[str, float], programs: int = 12) -> dict[str, float]:
+    """Tell which programs used the most processor seconds between two readings."""
+    grown = {name: round(seconds - before.get(name, 0.0), 1) for name, seconds in after.items()}
+    return dict(sorted(grown.items(), key=lambda item: -item[1])[:programs])
 
 
 def _program(argv: list[str]) -> str:
