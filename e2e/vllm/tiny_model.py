@@ -63,7 +63,7 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def _vocabulary() -> dict[str, int]:
-    """Number the special tokens, then one token a byte in the alphabet of byte-level BPE (GPT-2's)."""
+    """Give numbers to the special tokens, then to each byte, in the alphabet of byte-level BPE (GPT-2's)."""
     return {token: number for number, token in enumerate((*SPECIAL, *(_letter(byte) for byte in range(256))))}
 
 

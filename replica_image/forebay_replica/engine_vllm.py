@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from forebay.wire.replica_config import ReplicaConfig
 
-ENV_PYTHON = "FOREBAY_VLLM_PYTHON"  # the interpreter that has vLLM; default: the supervisor's own
+ENV_PYTHON = "FOREBAY_VLLM_PYTHON"  # the interpreter that has vLLM; default: `python3` of the image
 ENV_PYTHONPATH = "FOREBAY_VLLM_PYTHONPATH"  # vLLM's packages, where that interpreter does not find them by itself
 
 # What vLLM itself grants streams after SIGTERM. The supervisor sends it only when nothing runs any more, so this covers
@@ -72,7 +71,7 @@ def vllm_command(
         *("--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S)),
         *("--middleware", MIDDLEWARE),
     ]
-    python = environment.get(ENV_PYTHON) or sys.executable
+    python = environment.get(ENV_PYTHON) or "python3"
     paths = [environment.get(ENV_PYTHONPATH), environment.get("PYTHONPATH"), str(guard)]
     added = {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
