@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from forebay.observe.gather import signal_row
 from forebay.wire.names import PATH_STATE, SUPERVISOR_PORT
 from forebay.wire.signals import ReplicaSignals, SignalsError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
+
+    from forebay.core.units import I64
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,7 @@ class Reading:
     """The last thing that a replica said, and when it came."""
 
     signals: ReplicaSignals
+    row: I64  # the same as core's columns, made once
     received_ms: int
 
     def age_ms(self, now_ms: int) -> int | None:
@@ -145,4 +149,4 @@ class Scraper:
         if signals.pod_uid != uid:
             return  # the address was given to another pod since the last list; its numbers are not this replica's
         self.garbage.pop(uid, None)
-        self.readings[uid] = Reading(signals, self._now_ms())
+        self.readings[uid] = Reading(signals, signal_row(signals), self._now_ms())
