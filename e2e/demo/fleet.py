@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from forebay.observe.cluster import Change
@@ -57,20 +57,26 @@ class FleetLog:
     _now: dict[str, tuple[_Replica, int]] = field(default_factory=dict)  # uid to what it is, and since when
     _pods: dict[str, str] = field(default_factory=dict)  # address to the pod that last had it
 
-    def on_pod(self, change: Change, pod: dict[str, Any], at_ms: int) -> None:
-        """Take one change of one replica's pod."""
+    def on_pod(self, change: Change, pod: dict[str, Any], at_ms: int) -> bool:
+        """Take one change of one replica's pod; say whether it changed anything that is told here."""
         uid = pod["metadata"]["uid"]
         if address := pod.get("status", {}).get("podIP"):
             self._pods[address] = pod["metadata"]["name"]
         replica = None if change is Change.DELETED else _read(pod, self.resource)
         before = self._now.get(uid)
         if before is not None and replica == before[0]:
-            return
+            return False
         if before is not None:
             self.spans.append(_span(*before, until_ms=at_ms))
             del self._now[uid]
         if replica is not None:
             self._now[uid] = (replica, at_ms)
+        return True
+
+    def shift(self, by_ms: int) -> None:
+        """Move all times, when the moment from which they count is another one."""
+        self.spans = [replace(s, from_ms=s.from_ms + by_ms, until_ms=(s.until_ms or 0) + by_ms) for s in self.spans]
+        self._now = {uid: (replica, since_ms + by_ms) for uid, (replica, since_ms) in self._now.items()}
 
     def counts(self, service: str) -> Counter[str]:
         """How many replicas of a service are in which state now."""

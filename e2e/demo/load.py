@@ -1,10 +1,10 @@
 """The generator, a process of its own: sends a schedule in open loop, writes what became of each request.
 
-    python -m e2e.demo.load --url http://10.89.0.7:8080 --plan full --seed 1 --out build/demo/load
+    python -m e2e.demo.load --url http://10.89.0.7:8080 --plan full --seed 1 --out build/demo
 
-Open loop means that a slow answer delays no later request: each has its moment and is sent then. Each second a line of
-JSON on standard output tells the live view how it goes. SIGTERM and SIGINT end it early: what was under way is written
-down as aborted.
+Open loop means that a slow answer delays no later request: each has its moment and is sent then. Standard output says
+`ready` when the traffic begins, and then each second in a line of JSON how it goes. SIGTERM and SIGINT end it early:
+what was under way is written down as aborted.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class Generator:
 async def generate(url: str, plan: Plan, seed: int, out: Path) -> None:
     """Run to the end of the schedule, or until a signal, and write records and machine figures to `out`."""
     generator = Generator(url, schedule(plan, seed), seed)
+    print("ready", flush=True)
     running = asyncio.ensure_future(generator.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from forebay.core.goodness import Targets
-
 # The namespace is the team's, the name is the service's; the chart's objects live in forebay-system.
 CHAT, CODE, BATCH = "chat/chat-8b", "code/code-8b", "batch/batch-8b"
 
@@ -86,10 +84,4 @@ COMPRESSED = replace(
     jobs=(Jobs(BATCH, "batch-8b", 4, 6, 2), Jobs(BATCH, "batch-8b", 62, 6, 2)),
 )
 
-# The same numbers as in manifests/policies.yaml; a test holds them together.
-TARGETS = {
-    CHAT: Targets(ttft_ms=500, ttft_per_1k_prompt_tokens_ms=150, itl_mean_ms=50, itl_worst_second_ms=200),
-    CODE: Targets(ttft_ms=500, ttft_per_1k_prompt_tokens_ms=150, itl_mean_ms=50, itl_worst_second_ms=200),
-    BATCH: Targets(ttft_ms=240_000, ttft_per_1k_prompt_tokens_ms=1000, itl_mean_ms=500, itl_worst_second_ms=5000),
-}
 INTERACTIVE = (CHAT, CODE)

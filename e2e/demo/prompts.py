@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 
-# Short common words: one token each in every usual tokenizer. The server's own count is what the scorecard uses.
-_WORDS = (
-    "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "with", "was", "on", "be", "at", "by", "this",
-    "have", "from", "or", "one", "had", "not", "but", "what", "all", "were", "when", "we", "there", "can", "an",
-)  # fmt: skip
+# Three letters and a blank: one token in every usual tokenizer, and in the emulated engine's, which counts four bytes.
+_WORDS = ("the", "and", "for", "was", "are", "but", "not", "you", "all", "can", "had", "one", "out", "day")
+_TOKEN_BYTES = 4
+# A chat template opens and closes the message with about so many tokens of its own.
+_TEMPLATE_TOKENS = 9
 
 
 def filler(seed: int, number: int, tokens: int) -> str:
-    """Write about so many tokens, the same for the same seed and number.
+    """Write a message that makes a prompt of so many tokens, the same for the same seed and number.
 
     Parameters
     ----------
@@ -21,7 +21,9 @@ def filler(seed: int, number: int, tokens: int) -> str:
     number
         Of the request: it comes first, so that no two prompts share a cached prefix.
     tokens
-        Wished length.
+        Wished length of the prompt, at least 1.
     """
     dice = random.Random(f"{seed} {number}")  # noqa: S311 - a repeatable draw, not a secret
-    return " ".join([f"{seed}.{number}:", *dice.choices(_WORDS, k=tokens)])
+    length = max(1, tokens - _TEMPLATE_TOKENS)
+    text = " ".join([f"{seed}.{number}", *dice.choices(_WORDS, k=length)])
+    return text[: length * _TOKEN_BYTES]

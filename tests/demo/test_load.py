@@ -84,6 +84,7 @@ async def test_the_process_ended_early_writes_down_what_was_under_way(tmp_path: 
             *argv, "--url", url, cwd=ROOT, stdout=asyncio.subprocess.PIPE
         )  # fmt: skip
         assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
         while True:  # until the live line tells of an answer
             line = orjson.loads(await process.stdout.readline())
             if line["services"]["chat/chat-8b"]["outcomes"].get("answered"):

@@ -7,6 +7,7 @@ import pytest
 from e2e.demo.plan import BATCH, CHAT, CODE, COMPRESSED, FULL, Plan
 from e2e.demo.prompts import filler
 from e2e.demo.traffic import read_trace, schedule
+from forebay_replica.engine_emulated.text import chat_prompt
 
 PLANS = {"full": FULL, "compressed": COMPRESSED}
 
@@ -66,8 +67,9 @@ def test_batches_are_so_far_apart_that_the_service_goes_to_zero_between_them(pla
     assert second.at_s - first.at_s >= plan.cold_start_s + 20 + plan.idle_s
 
 
-def test_a_prompt_has_a_word_a_token_and_shares_no_beginning_with_another() -> None:
+def test_a_prompt_has_the_wished_length_and_shares_no_beginning_with_another() -> None:
     one, other = filler(1, 7, 500), filler(1, 8, 500)
     assert one == filler(1, 7, 500)
-    assert len(one.split()) == 501
+    assert chat_prompt([("user", one)]).tokens == 500
     assert one.split()[0] != other.split()[0]
+    assert chat_prompt([("user", filler(1, 1007, 10))]).tokens == 10
