@@ -145,6 +145,7 @@ class Reason(IntEnum):
     SLO_MET = 140
     SLO_MISSED = 141
     SLO_UNMEASURED = 142
+    AS_EXPECTED = 143
 
 
 @dataclass(frozen=True, slots=True)

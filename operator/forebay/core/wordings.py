@@ -374,6 +374,7 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
             warning=True,
         ),
         Reason.SLO_UNMEASURED: _tell("SLOUnmeasured", "no request ended recently", condition=_C.SLO_MET, status=True),
+        Reason.AS_EXPECTED: _tell("AsExpected", "nothing stands in the way"),
     }
 )
 
