@@ -34,7 +34,7 @@ class EngineEvent(StrEnum):
     WAKE_ASKED = "wake asked"
     WAKE_DONE = "wake done"  # verified: the memory is held again; not yet rehearsed
     DRAIN_ASKED = "drain asked"
-    DRAINED = "drained"  # nothing runs any more, or the time for it is over
+    DRAINED = "drained"  # what ran has finished, or its time was over, and the engine was told to end
     START_DEADLINE = "start deadline"  # too long not READY
 
 

@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ReplicaConfigError:
             log.exception("configuration refused")
             return EXIT_MISCONFIGURED
-        return asyncio.run(supervise(config, command, options.port, options.engine_port, token))
+        ports = {"port": options.port, "engine_port": options.engine_port}
+        return asyncio.run(supervise(config, command, ApiServer.of_pod(), token=token, **ports))
 
 
 def engine_command(config: ReplicaConfig, port: int, token: str, folder: Path) -> EngineCommand:
@@ -79,13 +80,15 @@ def engine_command(config: ReplicaConfig, port: int, token: str, folder: Path) -
             raise ReplicaConfigError(f"no engine {config.engine!r}; there are {ENGINE_VLLM} and {ENGINE_EMULATED}")
 
 
-async def supervise(config: ReplicaConfig, command: EngineCommand, port: int, engine_port: int, token: str) -> int:
+async def supervise(
+    config: ReplicaConfig, command: EngineCommand, api: ApiServer | None, *, port: int, engine_port: int, token: str
+) -> int:
     """Run engine and server until the engine has ended; return the exit code."""
     supervisor = Supervisor(config, command, engine_port, token, os.environ.get(ENV_POD_UID, ""))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.ask_stop)
-    judge = TokenJudge(ApiServer.of_pod(), config.operator_username, supervisor.now_ms)
+    judge = TokenJudge(api, config.operator_username, supervisor.now_ms)
     runner = web.AppRunner(SupervisorServer(supervisor, judge).application(), access_log=None)
     await runner.setup()
     try:

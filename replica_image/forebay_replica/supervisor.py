@@ -227,11 +227,11 @@ class Supervisor:
         await self._until_idle()
         if self._group.exited.done():
             return
-        self._happened(EngineEvent.DRAINED)
         self._group.terminate()
         await asyncio.wait({self._group.exited}, timeout=STOP_GRACE_S)
         if not self._group.exited.done():
             log.warning("engine did not stop in time and is killed", extra={"grace_s": STOP_GRACE_S})
+        self._happened(EngineEvent.DRAINED)
 
     async def _until_idle(self) -> None:
         """Wait until nothing runs or waits. Not knowing is no zero: without numbers the whole deadline is waited."""

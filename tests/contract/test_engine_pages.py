@@ -133,13 +133,16 @@ UNKNOWN = {
     "a KV use above 1": (b"vllm:kv_cache_usage_perc 1.5\n", "kv_used_permille"),
     "blocks that are not known yet": (b'vllm:cache_config_info{num_gpu_blocks="None"} 1\n', "kv_blocks_total"),
     "blocks without a rank where there are two ranks": (
-        b'vllm:cache_config_info{num_gpu_blocks="7"} 1\nvllm:kv_cache_usage_perc{engine="0"} 0\n'
-        + b'vllm:kv_cache_usage_perc{engine="1"} 0\n',
+        b'vllm:cache_config_info{num_gpu_blocks="7"} 1\n%b\n%b\n'
+        % (b'vllm:kv_cache_usage_perc{engine="0"} 0', b'vllm:kv_cache_usage_perc{engine="1"} 0'),
         "kv_blocks_total",
     ),
     "ranks with different block sizes": (
-        b'vllm:cache_config_info{engine="0",num_gpu_blocks="7",block_size="16"} 1\n'
-        + b'vllm:cache_config_info{engine="1",num_gpu_blocks="7",block_size="32"} 1\n',
+        b"%b\n%b\n"
+        % (
+            b'vllm:cache_config_info{engine="0",num_gpu_blocks="7",block_size="16"} 1',
+            b'vllm:cache_config_info{engine="1",num_gpu_blocks="7",block_size="32"} 1',
+        ),
         "kv_block_tokens",
     ),
     "a histogram without its last bucket": (
