@@ -50,7 +50,8 @@ def _rows(path: str, node: dict[str, Any], *, required: bool = True) -> Iterator
     shown = "required" if required and default is None else "" if default in (None, {}) else f"`{default}`"
     if path.startswith("status"):
         shown = ""
-    yield f"| `{path}` | {kind} | {shown} | {_escape(node.get('description', ''))} |"
+    meaning = node.get("description", "").removesuffix(f" Default: {default}.")  # it has a column of its own
+    yield f"| `{path}` | {kind} | {shown} | {_escape(meaning)} |"
     inner, base = (node["items"], f"{path}[]") if node["type"] == "array" else (node, path)
     for name, child in inner.get("properties", {}).items():
         yield from _rows(f"{base}.{name}", child, required=name in inner.get("required", ()))

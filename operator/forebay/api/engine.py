@@ -68,13 +68,6 @@ class EmulatedSettings(ApiModel):
 
 @ruled(
     Rule(
-        "self.maxNumBatchedTokens >= self.maxNumSeqs",
-        "a step of %d tokens cannot give each of %d sequences its token: raise maxNumBatchedTokens or lower maxNumSeqs",
-        holds=lambda self: self.max_num_batched_tokens >= self.max_num_seqs,
-        field=".maxNumBatchedTokens",
-        values=("self.maxNumBatchedTokens", "self.maxNumSeqs"),
-    ),
-    Rule(
         "!has(self.emulated) || self.type == 'Emulated'",
         "emulated settings belong to type: Emulated: remove them, or write engine.type: Emulated",
         holds=lambda self: self.emulated is None or self.type is EngineType.EMULATED,

@@ -116,15 +116,6 @@ class Parallelism(ApiModel):
     rule."""
 
 
-@ruled(
-    Rule(
-        "self.minReplicas <= self.maxReplicas",
-        "minReplicas %d exceeds maxReplicas %d: lower the one or raise the other",
-        holds=lambda self: self.min_replicas <= self.max_replicas,
-        field=".minReplicas",
-        values=("self.minReplicas", "self.maxReplicas"),
-    ),
-)
 class Scaling(ApiModel):
     """Who sets the number of replicas, and between which bounds."""
 
@@ -184,7 +175,23 @@ class PodTemplate(ApiModel):
     container is named "engine"."""
 
 
+# Two rules about scaling and engine stand here, because the API server checks the default `{}` of those objects against
+# their own rules before it fills in the defaults within, and would refuse the CRD.
 @ruled(
+    Rule(
+        "self.scaling.minReplicas <= self.scaling.maxReplicas",
+        "minReplicas %d exceeds maxReplicas %d: lower the one or raise the other",
+        holds=lambda self: self.scaling.min_replicas <= self.scaling.max_replicas,
+        field=".scaling.minReplicas",
+        values=("self.scaling.minReplicas", "self.scaling.maxReplicas"),
+    ),
+    Rule(
+        "self.engine.maxNumBatchedTokens >= self.engine.maxNumSeqs",
+        "a step of %d tokens cannot give each of %d sequences its token: raise maxNumBatchedTokens or lower maxNumSeqs",
+        holds=lambda self: self.engine.max_num_batched_tokens >= self.engine.max_num_seqs,
+        field=".engine.maxNumBatchedTokens",
+        values=("self.engine.maxNumBatchedTokens", "self.engine.maxNumSeqs"),
+    ),
     Rule(
         "self.class != 'Interactive' || self.scaling.minReplicas > 0",
         "an Interactive service never scales to zero: write minReplicas 1 or more, or class: Batch if its callers can "

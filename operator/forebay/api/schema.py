@@ -126,7 +126,7 @@ class _Inliner:
 
     def _typed(self, node: Schema) -> Schema:
         if "description" in node:
-            node["description"] = " ".join(node["description"].split())
+            node["description"] = " ".join(node["description"].split()) + _default_said(node)
         match node["type"]:
             case "integer":
                 node["format"] = "int32" if node["maximum"] <= INT32_MAX else "int64"
@@ -148,6 +148,12 @@ class _Inliner:
         else:
             node["additionalProperties"] = self.node(node["additionalProperties"])
         return node | ({"default": {}} if "default" in node else {})
+
+
+def _default_said(node: Schema) -> str:
+    """Say a default in words: `kubectl explain` prints descriptions, and no defaults."""
+    default = node.get("default")
+    return "" if default in (None, {}, []) else f" Default: {default}."
 
 
 def all_definitions() -> dict[str, dict[str, Any]]:
