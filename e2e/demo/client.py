@@ -10,7 +10,6 @@ import aiohttp
 import orjson
 
 from e2e.demo.records import Outcome, Record
-from forebay.wire.names import HEADER_SERVED_BY
 
 if TYPE_CHECKING:
     from e2e.demo.traffic import Request
@@ -65,8 +64,7 @@ async def send(session: aiohttp.ClientSession, url: str, payload: bytes, record:
 
     try:
         async with session.post(url + PATH, data=payload, headers={"content-type": "application/json"}) as response:
-            record.status, record.headers_ms = response.status, since_ms()
-            record.served_by = response.headers.get(HEADER_SERVED_BY)
+            record.status = response.status
             if response.status == 200:  # noqa: PLR2004 - HTTP's OK
                 await _read(response, record, since_ms, on_token)
                 record.outcome = Outcome.ANSWERED

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forebay.observe.cluster import Change
 from forebay.wire.lifecycle import ReplicaState
 from forebay.wire.names import LABEL_SERVICE, LABEL_STATE
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from e2e.demo.records import Record
-
-FAILED = "failed"
+FAILED, GONE, PROMOTED = "failed", "gone", "promoted"
+_PROMOTION = (ReplicaState.WARM.value, ReplicaState.SERVING.value)
 
 
 @dataclass(frozen=True)
@@ -28,16 +24,6 @@ class Span:
     gpus: int
     from_ms: int
     until_ms: int | None  # None: still so
-
-
-@dataclass(frozen=True)
-class Promotion:
-    """A warm replica that began to serve, and when its first answer's first byte reached a client."""
-
-    service: str
-    pod: str
-    at_ms: int
-    took_ms: int
 
 
 @dataclass(frozen=True)
@@ -55,23 +41,25 @@ class FleetLog:
     resource: str
     spans: list[Span] = field(default_factory=list)
     _now: dict[str, tuple[_Replica, int]] = field(default_factory=dict)  # uid to what it is, and since when
-    _pods: dict[str, str] = field(default_factory=dict)  # address to the pod that last had it
 
-    def on_pod(self, change: Change, pod: dict[str, Any], at_ms: int) -> bool:
-        """Take one change of one replica's pod; say whether it changed anything that is told here."""
+    def on_pod(self, change: Change, pod: dict[str, Any], at_ms: int) -> str | None:
+        """Take one change of one replica's pod; name what it has become, None when that is what it was before.
+
+        A warm replica that serves from now on has become PROMOTED, one that is no more GONE.
+        """
         uid = pod["metadata"]["uid"]
-        if address := pod.get("status", {}).get("podIP"):
-            self._pods[address] = pod["metadata"]["name"]
         replica = None if change is Change.DELETED else _read(pod, self.resource)
         before = self._now.get(uid)
         if before is not None and replica == before[0]:
-            return False
+            return None
         if before is not None:
             self.spans.append(_span(*before, until_ms=at_ms))
             del self._now[uid]
-        if replica is not None:
-            self._now[uid] = (replica, at_ms)
-        return True
+        if replica is None:
+            return GONE
+        self._now[uid] = (replica, at_ms)
+        promoted = before is not None and (before[0].state, replica.state) == _PROMOTION
+        return PROMOTED if promoted else replica.state
 
     def shift(self, by_ms: int) -> None:
         """Move all times, when the moment from which they count is another one."""
@@ -86,31 +74,6 @@ class FleetLog:
         """Those that ended and those that last, by their beginning."""
         lasting = [_span(replica, since_ms, until_ms=None) for replica, since_ms in self._now.values()]
         return sorted([*self.spans, *lasting], key=lambda span: (span.from_ms, span.pod))
-
-    def pod_at(self, served_by: str) -> str:
-        """Name the pod that answered, from the address that the gateway gave."""
-        return self._pods.get(served_by.rpartition(":")[0], served_by)
-
-
-def promotions(log: FleetLog, records: Sequence[Record]) -> list[Promotion]:
-    """Find how long each promoted replica took to answer.
-
-    Measured from the moment at which a watch on pods showed the label turn from warm to serving, until the headers of
-    the first answer from that replica reached a client. A replica that got no request has no such time.
-    """
-    first_ms: dict[str, list[int]] = {}
-    for record in records:
-        if record.served_by is not None and record.headers_ms is not None:
-            first_ms.setdefault(log.pod_at(record.served_by), []).append(record.sent_at_ms + record.headers_ms)
-    was: dict[str, str] = {}
-    found = []
-    for span in log.all_spans():
-        if was.get(span.pod) == ReplicaState.WARM and span.state == ReplicaState.SERVING and span.from_ms >= 0:
-            after = [ms for ms in first_ms.get(span.pod, ()) if ms >= span.from_ms]
-            if after:
-                found.append(Promotion(span.service, span.pod, span.from_ms, min(after) - span.from_ms))
-        was[span.pod] = span.state
-    return found
 
 
 def _read(pod: dict[str, Any], resource: str) -> _Replica:

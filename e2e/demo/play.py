@@ -19,10 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import aiohttp
 import orjson
 
-from e2e.demo import fleet, records
-from e2e.demo.load import PLANS, RECORDS
+from e2e.demo.load import PLANS
+from e2e.demo.promote import PromotionWatch
 from e2e.demo.stage import Stage, complaints, is_ready
 from e2e.demo.view import open_view
 from forebay.observe.cluster import Reflector, find_api_server, resource_path
@@ -108,14 +109,16 @@ async def play(plan: Plan, *, url: str, seed: int, warm: bool, resource: str, ou
         mirror(pods, stage.on_pod, LABEL_SERVICE)
         mirror(pods, stage.on_gateway, f"{LABEL_COMPONENT}={COMPONENT_GATEWAY}")
         mirror(resource_path(GROUP, VERSION, "inferenceservices"), stage.on_service)
+        engines = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1)))
+        stage.promotions = PromotionWatch(engines, stage.now_ms)
+        stack.push_async_callback(stage.promotions.close)
         view = stack.enter_context(open_view())
         await wait_ready(stage, view, warm=warm)
         before = stage.gateway_counts()
         await run_load(stage, view, url, seed, out)
-        written = records.read(out / RECORDS)
         story = {
             "spans": [asdict(span) for span in stage.log.all_spans()],
-            "promotions": [asdict(one) for one in fleet.promotions(stage.log, written)],
+            "promotions": [asdict(one) for one in stage.promotions.promotions if one.at_ms >= 0],
             "gateways": {"before": before, "after": stage.gateway_counts()},
         }
         (out / FLEET).write_bytes(orjson.dumps(story, option=orjson.OPT_INDENT_2))

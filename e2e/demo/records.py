@@ -37,8 +37,6 @@ class Record:
     finish_reason: str | None = None
     usage_prompt_tokens: int | None = None
     usage_output_tokens: int | None = None
-    served_by: str | None = None  # the replica's address, as the gateway tells it
-    headers_ms: int | None = None
     error: str | None = None
     end_ms: int | None = None
     token_ms: list[int] = field(default_factory=list)  # when each token came

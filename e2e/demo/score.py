@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from e2e.demo.machine import percentile
+from e2e.demo.promote import MEASURED as PROMOTE_MEASURED
 from e2e.demo.records import Outcome
 from forebay.core.goodness import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from e2e.demo.fleet import Promotion, Span
+    from e2e.demo.fleet import Span
+    from e2e.demo.promote import Promotion
     from e2e.demo.records import Record
     from forebay.core.goodness import Targets
 
@@ -200,6 +202,7 @@ class Scorecard:
             "recovery_rule": RECOVERY_RULE,
             "promote_ms": {
                 "count": len(promote),
+                "measured": PROMOTE_MEASURED,
                 "p50": round(percentile(promote, 50)) if promote else None,
                 "p99": round(percentile(promote, 99)) if promote else None,
             },

@@ -6,13 +6,15 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from e2e.demo.fleet import FleetLog
+from e2e.demo.fleet import PROMOTED, FleetLog
 from e2e.demo.view import Picture, ServiceView
 from forebay.observe.cluster import Change
 from forebay.wire.lifecycle import ReplicaState
+from forebay.wire.names import LABEL_SERVICE
 
 if TYPE_CHECKING:
     from e2e.demo.plan import Plan
+    from e2e.demo.promote import PromotionWatch
     from forebay.observe.cluster import Object
     from forebay.observe.gateways import GatewayStreams
 
@@ -29,6 +31,7 @@ class Stage:
         self.services: dict[str, Object] = {}
         self.load: dict[str, Any] = {}
         self.gateways: GatewayStreams | None = None
+        self.promotions: PromotionWatch | None = None
         self.changed_s = time.monotonic()
         self.start_s: float | None = None  # of the traffic
         self._began_s = time.monotonic()
@@ -46,8 +49,13 @@ class Stage:
 
     def on_pod(self, change: Change, pod: Object) -> None:
         """Take a change of a replica's pod."""
-        if self.log.on_pod(change, pod, self.now_ms()):
+        became = self.log.on_pod(change, pod, self.now_ms())
+        if became is not None:
             self.changed_s = time.monotonic()
+        if became == PROMOTED and self.promotions is not None:
+            meta = pod["metadata"]
+            service = f"{meta['namespace']}/{meta['labels'][LABEL_SERVICE]}"
+            self.promotions.follow(service, meta["name"], pod["status"]["podIP"])
 
     def on_service(self, _: Change, service: Object) -> None:
         """Take a change of an InferenceService; none is deleted before the play has ended."""

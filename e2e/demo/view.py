@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,53 +98,56 @@ def lines(picture: Picture) -> str:
     return "\n".join(rows)
 
 
-class View:
+class View(Protocol):
     """Somewhere to show pictures, for as long as it is entered."""
 
-    def __enter__(self) -> Self:
-        return self
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the terminal as it was."""
+    ) -> None: ...
 
     def show(self, picture: Picture) -> None:
         """Show this one."""
-        raise NotImplementedError
 
 
-class TerminalView(View):
+class TerminalView:
     """Redraws in place."""
 
     def __init__(self) -> None:
         self._live = Live(console=Console(stderr=True), auto_refresh=False)
 
-    @override
     def __enter__(self) -> Self:
         self._live.start()
         return self
 
-    @override
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
 
-    @override
     def show(self, picture: Picture) -> None:
+        """Redraw."""
         self._live.update(table(picture), refresh=True)
 
 
-class LineView(View):
+class LineView:
     """Writes now and then, and at once when the phase changes."""
 
     def __init__(self) -> None:
         self._phase = ""
         self._next_s = float("-inf")
 
-    @override
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to leave as it was."""
+
     def show(self, picture: Picture) -> None:
+        """Write, if it is time."""
         if picture.phase != self._phase or picture.elapsed_s >= self._next_s:
             self._phase, self._next_s = picture.phase, picture.elapsed_s + LINES_EVERY_S
             print(lines(picture), file=sys.stderr, flush=True)

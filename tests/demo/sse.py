@@ -31,9 +31,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
             return web.json_response({"error": {"message": "later"}}, status=503)
         case "unknown":
             return web.json_response({"error": {"message": "no such model"}}, status=404)
-    response = web.StreamResponse(
-        headers={"content-type": "text/event-stream", "x-forebay-served-by": "10.88.0.9:8000"}
-    )
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
     await response.write(event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}))
     if asked["model"] == "stuck":

@@ -1,9 +1,13 @@
 """From pod changes to spans of states, and from those to promote latencies."""
 
+import asyncio
 from typing import Any
 
-from e2e.demo.fleet import FleetLog, Promotion, Span, promotions
-from e2e.demo.records import Record
+import aiohttp
+from aiohttp import web
+
+from e2e.demo.fleet import GONE, PROMOTED, FleetLog, Span
+from e2e.demo.promote import Promotion, PromotionWatch
 from forebay.observe.cluster import Change
 from forebay.wire.names import LABEL_SERVICE, LABEL_STATE
 
@@ -58,23 +62,42 @@ def test_counts_are_of_now() -> None:
     assert log.counts("other/service") == {}
 
 
-def record(number: int, sent_ms: int, served_by: str | None, headers_ms: int | None) -> Record:
-    return Record(number, CHAT, sent_ms, sent_ms, 100, 10, served_by=served_by, headers_ms=headers_ms)
-
-
-def test_a_promotion_lasts_until_the_first_answer_of_that_replica() -> None:
-    log = life(
-        (Change.CHANGED, pod("1", "warm"), 0),
-        (Change.CHANGED, pod("1", "serving"), 1000),
-        (Change.CHANGED, pod("2", "starting"), 0),
-        (Change.CHANGED, pod("2", "serving"), 1000),  # never was warm: not a promotion
-        (Change.CHANGED, pod("3", "warm"), 0),
-        (Change.CHANGED, pod("3", "serving"), 1500),  # never answered: no such time
-    )
-    records = [
-        record(0, 900, "10.88.0.1:8000", 350),  # held since before the promotion: headers at 1,250
-        record(1, 1100, "10.88.0.1:8000", 300),
-        record(2, 1100, "10.88.0.2:8000", 5),
-        record(3, 1100, None, None),
+def test_what_a_pod_has_become_is_told_once() -> None:
+    log = FleetLog(GPU)
+    steps = [
+        (Change.CHANGED, pod("1", "starting"), "starting"),
+        (Change.CHANGED, pod("1", "warm"), "warm"),
+        (Change.CHANGED, pod("1", "warm"), None),
+        (Change.CHANGED, pod("1", "serving"), PROMOTED),
+        (Change.CHANGED, pod("2", "serving"), "serving"),  # never was warm
+        (Change.DELETED, pod("1", "serving"), GONE),
     ]
-    assert promotions(log, records) == [Promotion(CHAT, "chat-8b-1", 1000, 250)]
+    assert [log.on_pod(change, one, 0) for change, one, _ in steps] == [became for _, _, became in steps]
+
+
+def test_times_move_with_the_moment_from_which_they_count() -> None:
+    log = life((Change.CHANGED, pod("1", "warm"), 100), (Change.CHANGED, pod("1", "serving"), 300))
+    log.shift(-1000)
+    assert [(span.from_ms, span.until_ms) for span in log.all_spans()] == [(-900, -700), (-700, None)]
+
+
+async def test_a_promotion_lasts_until_the_engine_has_a_request() -> None:
+    pages = [b'vllm:num_requests_running{m="x"} 0.0\n', b'vllm:num_requests_running{m="x"} 1.0\n']
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=pages.pop(0) if len(pages) > 1 else pages[0])
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    times = iter([500, 620])
+    async with aiohttp.ClientSession() as http:
+        watch = PromotionWatch(http, lambda: next(times), runner.addresses[0][1])
+        watch.follow(CHAT, "chat-8b-1", "127.0.0.1")
+        while not watch.promotions:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+        await watch.close()
+    await runner.cleanup()
+    assert watch.promotions == [Promotion(CHAT, "chat-8b-1", 500, 120)]

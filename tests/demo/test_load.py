@@ -50,8 +50,8 @@ async def test_ends(model: str, outcome: Outcome, status: int, tokens: int) -> N
     assert record.token_ms == sorted(record.token_ms)
     assert record.end_ms is not None
     if outcome is Outcome.ANSWERED:
-        counted = (record.usage_prompt_tokens, record.usage_output_tokens, record.finish_reason, record.served_by)
-        assert counted == (3, 5, "length", "10.88.0.9:8000")
+        counted = (record.usage_prompt_tokens, record.usage_output_tokens, record.finish_reason)
+        assert counted == (3, 5, "length")
     else:
         assert record.error
 
@@ -96,4 +96,4 @@ async def test_the_process_ended_early_writes_down_what_was_under_way(tmp_path: 
     assert all(record.outcome in (Outcome.ANSWERED, Outcome.ABORTED) for record in written)
     figures = orjson.loads((tmp_path / MACHINE).read_bytes())
     assert figures["rule"].startswith("bottleneck if")
-    assert "e2e.demo.load" in figures["cpu_s_by_program"]
+    assert figures["cpu_s_by_program"]

@@ -3,7 +3,8 @@
 import pytest
 
 from e2e.demo import score
-from e2e.demo.fleet import Promotion, Span
+from e2e.demo.fleet import Span
+from e2e.demo.promote import MEASURED, Promotion
 from e2e.demo.records import Outcome, Record
 from forebay.core.goodness import Targets
 
@@ -136,5 +137,10 @@ def test_gpu_seconds_count_each_state_within_the_traffic_only() -> None:
 
 def test_promote_latency_is_told_as_percentiles_and_as_unknown_without_one() -> None:
     promotions = [Promotion(CHAT, str(ms), 0, ms) for ms in (900, 100, 200)]
-    assert card([], promotions=promotions).as_json()["promote_ms"] == {"count": 3, "p50": 200, "p99": 900}
-    assert card([]).as_json()["promote_ms"] == {"count": 0, "p50": None, "p99": None}
+    assert card([], promotions=promotions).as_json()["promote_ms"] == {
+        "count": 3,
+        "measured": MEASURED,
+        "p50": 200,
+        "p99": 900,
+    }
+    assert card([]).as_json()["promote_ms"] == {"count": 0, "measured": MEASURED, "p50": None, "p99": None}
