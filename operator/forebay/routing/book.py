@@ -47,6 +47,7 @@ class Book:
         self.limits = limits
         self.services: dict[str, Service] = {}
         self._held: dict[str, Service] = {}
+        self._holding: dict[str, None] = {}  # keys of services whose queue is not empty, in order
         self._sent: dict[str, tuple[Service, Replica]] = {}
         self._queue_bytes = 0
         self._adopted = 0
@@ -83,7 +84,7 @@ class Book:
         replica = service.replicas.get(uid)
         if replica is None:
             replica = service.replicas[uid] = Replica(uid, endpoint, service.spec.batch_max)
-        replica.endpoint, replica.routable = endpoint, routable and not service.gone
+        replica.endpoint, replica.routable, replica.leaving = endpoint, routable and not service.gone, False
 
     def drop_replica(self, key: str, uid: str, now_ms: int) -> None:
         """Forget a replica whose pod is gone, as soon as the ends of its requests have been reported."""
@@ -143,6 +144,7 @@ class Book:
         service.counters.admitted += 1
         service.queue.push(waiting)
         self._held[request_id] = service
+        self._holding[key] = None
         self._queue_bytes += body_bytes
         return Admission(admitted=True, evicted=evicted)
 
@@ -207,19 +209,25 @@ class Book:
 
     def abort(self, request_id: str, now_ms: int) -> bool:
         """End a request whose client left before it was sent to a replica, or while it was."""
-        return self._end_held(request_id, Outcome.ABORTED) or self.end(request_id, Outcome.ABORTED, now_ms)
+        return self._end_held(request_id, Outcome.ABORTED) or self.end(request_id, Outcome.ABORTED, now_ms) is not None
 
-    def end(self, request_id: str, outcome: Outcome, now_ms: int) -> bool:
-        """End a sent request; False if it is not with a replica (it ended before, or was never admitted)."""
+    def end(self, request_id: str, outcome: Outcome, now_ms: int) -> str | None:
+        """End a sent request.
+
+        Returns
+        -------
+        str or None
+            The key of its service; None if it is not with a replica (it ended before, or was never admitted).
+        """
         service, replica = self._sent.pop(request_id, (None, None))
         if service is None or replica is None:
-            return False
+            return None
         sent = replica.end(request_id, now_ms)
         if outcome is Outcome.ANSWERED:
             service.estimator.ended(sent.body_bytes)
         service.counters.count(outcome)
         self._forget_if_empty(service)
-        return True
+        return service.spec.key
 
     def _end_held(self, request_id: str, outcome: Outcome) -> bool:
         service = self._held.get(request_id)
@@ -234,6 +242,8 @@ class Book:
         if waiting is not None:
             del self._held[request_id]
             self._queue_bytes -= waiting.body_bytes
+            if not service.queue.waiting:
+                del self._holding[service.spec.key]
 
     def _forget_if_empty(self, service: Service) -> None:
         for uid in [uid for uid, r in service.replicas.items() if r.leaving and r.own == 0]:
@@ -266,8 +276,8 @@ class Book:
         service.counters = counters
         return unseen
 
-    def end_adopted(self, endpoint: str, outcome: Outcome, now_ms: int) -> bool:
-        """End one request that began before this process, known only by the replica that has it."""
+    def end_adopted(self, endpoint: str, outcome: Outcome, now_ms: int) -> str | None:
+        """End one request that began before this process, known only by its replica; return its service's key."""
         for service in self.services.values() if self._adopted else ():
             for replica in service.replicas.values():
                 if replica.endpoint == endpoint and replica.adopted > 0:
@@ -275,8 +285,8 @@ class Book:
                     self._adopted -= 1
                     service.counters.count(outcome)
                     self._forget_if_empty(service)
-                    return True
-        return False
+                    return service.spec.key
+        return None
 
     def sent_before(self, before_ms: int) -> Iterator[tuple[str, str]]:
         """Yield (request id, endpoint) of what was sent before a time and has not ended, oldest first a replica."""
@@ -287,9 +297,14 @@ class Book:
     # --- what is told -----------------------------------------------------------------------------------------------
 
     @property
+    def in_flight(self) -> int:
+        """Requests that are with replicas, of all services."""
+        return len(self._sent) + self._adopted
+
+    @property
     def holding(self) -> list[str]:
         """The services that hold requests."""
-        return [key for key, service in self.services.items() if service.queue.waiting]
+        return list(self._holding)
 
     def signals(self, now_ms: int) -> dict[str, GatewayService]:
         """Describe every service."""

@@ -29,6 +29,7 @@ class Refusal(StrEnum):
     NOT_STARTED = "not_started"
     STILL_BUSY = "still_busy"
     SERVICE_GONE = "service_gone"
+    GATEWAY_LEAVES = "gateway_leaves"
 
 
 @dataclass(frozen=True, slots=True)
