@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.cluster.cluster import Cluster
 from e2e.cluster.errors import CommandFailed
 from e2e.cluster.wait import until
 from tests.api.cases import ACCEPTED, ALLOWED_CHANGES, OUT_OF_BOUNDS, REFUSED, SERVICE, Case, merged
 from tests.api.test_rules import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from e2e.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 
