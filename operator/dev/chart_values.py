@@ -120,7 +120,7 @@ class Gateway(Placement):
     """Longest wait of a request for a replica with room."""
     queue_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most requests that wait, a service and pod; beyond that 429 with Retry-After, lowest priority first."""
-    queue_mebibytes: Annotated[int, Field(ge=1, le=65_536)] = 256
+    queue_mebibytes: Annotated[int, Field(ge=32, le=65_536)] = 256
     """Most bytes of waiting requests a pod. Each costs about two in the picker and one in Envoy: mind the limits."""
     drain_seconds: Annotated[int, Field(ge=1, le=7200)] = 600
     """How long running streams may go on when a pod leaves."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-NAMESPACE = "api-test"
+NAMESPACE = f"api-test-{secrets.token_hex(3)}"
 EXPLAIN_SECONDS = 30  # a new CRD is explained a second or two after it is made
 # Nobody starts anything for these objects, also where an operator runs in the same cluster.
 AT_REST = {"metadata": {"namespace": NAMESPACE, "annotations": {"forebay.dev/paused": "true"}}}
@@ -211,3 +212,14 @@ def test_a_status_is_kept_whole_and_shows_in_the_columns_and_in_scale(cluster: C
     assert {"True", "ReplicasReady", "3", "2", "1"} <= set(cluster.kubectl("get", *path, "--no-headers").split())
     shown = json.loads(cluster.kubectl("get", *path, "--subresource=scale", "-o", "json"))["status"]
     assert shown == {"replicas": 3, "selector": STATUS["selector"]}
+
+
+CHART_SETTINGS = {"as it comes": "gateway.replicas=1", "one namespace": f"namespaces={{{NAMESPACE}}}"}
+
+
+@pytest.mark.parametrize("setting", CHART_SETTINGS.values(), ids=CHART_SETTINGS)
+def test_the_server_takes_what_the_chart_renders(cluster: Cluster, setting: str):
+    where = ("--namespace", NAMESPACE)
+    rendered = cluster.helm("template", "forebay", str(ROOT / "charts" / "forebay"), *where, "--set", setting)
+    flags = ("--dry-run=server", "--server-side", "--force-conflicts", "--validate=strict")
+    cluster.kubectl("apply", *flags, *where, "-f", "-", stdin=rendered)
