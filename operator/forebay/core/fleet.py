@@ -52,7 +52,7 @@ class FleetSpec:
 
     # --- one replica [S]
     pool: I64  # row in pools
-    gpus_per_replica: I64
+    gpus_per_replica: I64  # 0: runs on the CPU, so no GPU budget binds; a limit on idle GPUs counts it as 1
     batch_max: I64  # maxNumSeqs
     step_tokens_max: I64  # maxNumBatchedTokens
     kv_tokens_prior: I64  # KV token slots by the formula, UNKNOWN where the model is not in the tables
