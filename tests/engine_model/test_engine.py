@@ -136,6 +136,7 @@ def test_the_times_of_a_request_are_those_of_the_model_clock() -> None:
     assert (last.emitted, last.prefilled, last.finished, last.tokens) == ([request], [], [request], 1)
     times = (request.arrived_ps, request.scheduled_ps, request.first_token_ps, request.last_token_ps)
     assert times == (5, 7, 11, 13)
+    assert request.token_before_ps == 11
 
 
 def test_an_aborted_request_frees_its_blocks_even_in_mid_step() -> None:

@@ -217,7 +217,7 @@ class Engine:
         if request.computed_tokens < request.tokens:  # a chunk, not the last one
             return
         request.output_tokens += 1
-        request.last_token_ps = now_ps
+        request.token_before_ps, request.last_token_ps = request.last_token_ps, now_ps
         outcome.emitted.append(request)
         if request.first_token_ps is None:
             request.first_token_ps = now_ps

@@ -46,6 +46,7 @@ class Running:
     scheduled_ps: int | None = None
     first_token_ps: int | None = None
     last_token_ps: int | None = None
+    token_before_ps: int | None = None  # the one before the last: the gap between the two is the ITL
 
     @property
     def tokens(self) -> int:
