@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from e2e.cluster import build, config, debian, keeper_client, machine, oci, pki
+from e2e.cluster import build, config, debian, image_store, keeper_client, machine, oci, pki
 from e2e.cluster.api import Api
 from e2e.cluster.command import run
 from e2e.cluster.errors import ClusterError
@@ -68,6 +68,7 @@ class Cluster:
         machine.check()
         debian.ensure(debian.NODE)
         programs = build.programs()
+        store = image_store.filled([oci.pause_archive(programs.kubernetes), *images])
         layout = Layout(name or f"{os.getpid()}-{secrets.token_hex(2)}")
         with locked(f"cluster-{layout.identity}"):
             if keeper_client.stands(layout):
@@ -75,6 +76,8 @@ class Cluster:
             keeper_client.clear(layout)
             keeper = keeper_client.start(layout)
         try:
+            for number in range(nodes):
+                image_store.copy(store, Path(layout.binds(Node(number, 0).name)["/var/lib/containerd"]))
             identities = pki.make(layout.folder / "pki", [Node(number, gpus_per_node) for number in range(nodes)])
             state = {
                 "programs": [str(programs.kubernetes), str(programs.coredns), str(programs.helm)],
@@ -85,7 +88,7 @@ class Cluster:
                 "labels": {**_GPU_LABELS, **(labels or {})},
             }
             cluster = cls(layout, keeper, state)
-            cluster._bring_up(identities, images)
+            cluster._bring_up(identities)
         except BaseException:
             keeper.down(keep_logs=True)
             raise
@@ -197,7 +200,7 @@ class Cluster:
     ) -> None:
         self.down(keep_logs=kind is not None)
 
-    def _bring_up(self, identities: pki.Identities, images: Sequence[Path]) -> None:
+    def _bring_up(self, identities: pki.Identities) -> None:
         first = self.nodes[0]
         for node in self.nodes:
             node.connect(None if node is first else first)
@@ -206,19 +209,21 @@ class Cluster:
         for node in self.nodes:
             node.start_runtime()
         self._write_kubeconfigs(identities)
-        pause = self.layout.folder / "pause.tar"
-        oci.write(pause, config.PAUSE_IMAGE, self._programs.kubernetes / "pause")
-        with ThreadPoolExecutor(1) as pool:
-            # The API server needs 3 s, in which one core is free for unpacking images.
-            loading = pool.submit(lambda: [self.load_image(archive) for archive in (pause, *images)])
-            until(self.api.ready, "API server ready", _READY_WITHIN_S, self.layout.logs)
-            first.spawn("kube-controller-manager", config.controller_manager(self.layout))
-            first.spawn("kube-scheduler", config.scheduler(self.layout))
-            for node in self.nodes:
-                node.start_agents(self.labels)
-            first.spawn("coredns", config.coredns(self.layout))
-            loading.result()
+        until(self.api.ready, "API server ready", _READY_WITHIN_S, self.layout.logs)
+        first.spawn("kube-controller-manager", config.controller_manager(self.layout))
+        first.spawn("kube-scheduler", config.scheduler(self.layout))
+        for node in self.nodes:
+            node.start_agents(self.labels)
+        first.spawn("coredns", config.coredns(self.layout))
         self.wait_ready()
+        self.layout.state.write_text(json.dumps(self._state))
+
+    def boot(self, node: RunningNode) -> None:
+        """Give a node that has lost everything but its disk namespaces, network and runtime again."""
+        node.pid = self.keeper.ask("start_node", node=node.node.name)
+        self._state["pids"][node.node.number] = node.pid
+        node.connect(self.nodes[0])
+        node.start_runtime()
         self.layout.state.write_text(json.dumps(self._state))
 
     def wait_ready(self) -> None:

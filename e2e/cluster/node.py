@@ -12,6 +12,7 @@ from e2e.cluster.layout import BRIDGE, POD_NETWORK_BITS, UPLINK, Layout, Node
 from e2e.cluster.wait import until
 
 _RUNTIME_WITHIN_S = 30.0
+_CABLE_GONE_WITHIN_S = 10.0
 
 
 class RunningNode:
@@ -41,11 +42,17 @@ class RunningNode:
                 f"link add {end} type veth peer name {UPLINK} netns {self.pid}",
                 f"link set {end} master {BRIDGE} up",
             ]
+            # After a crash of the node the old cable may still be on its way out.
+            until(lambda: not first.has_interface(end), f"{end} to be gone", _CABLE_GONE_WITHIN_S)
             run([*first.enter_network(), "ip", "-batch", "-"], stdin="\n".join(cable) + "\n")
             lines.append(f"link set {UPLINK} master {BRIDGE} up")
         # Without a default route a ClusterIP is "unreachable" from the node before any rule could rewrite it.
         lines += [f"link set {BRIDGE} up", f"route add default dev {BRIDGE}"]
         run([*self.enter_network(), "ip", "-batch", "-"], stdin="\n".join(lines) + "\n")
+
+    def has_interface(self, name: str) -> bool:
+        """Whether the node's network has an interface of this name."""
+        return f" {name}@" in run([*self.enter_network(), "ip", "-oneline", "link"])
 
     def spawn(self, service: str, argv: list[str]) -> None:
         """Start a daemon of the node, under its own log."""

@@ -5,11 +5,27 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import platform
 import tarfile
 from pathlib import Path
 
+from e2e.cluster.config import PAUSE_IMAGE
+from e2e.cluster.paths import cache, digest
+
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def pause_archive(programs: Path) -> Path:
+    """The image of the sandbox, written once beside its program."""
+    program = programs / "pause"
+    archive = cache() / "images" / f"pause-{digest([program])}.tar"
+    if not archive.exists():
+        archive.parent.mkdir(exist_ok=True)
+        unfinished = archive.with_suffix(f".{os.getpid()}")
+        write(unfinished, PAUSE_IMAGE, program)
+        unfinished.rename(archive)
+    return archive
 
 
 def write(archive: Path, name: str, program: Path) -> None:
