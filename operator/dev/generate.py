@@ -14,6 +14,7 @@ from typing import Any
 
 import api_reference
 import chart_values
+import dashboard
 import yaml
 
 from forebay.api.schema import all_definitions
@@ -41,6 +42,7 @@ def files() -> dict[Path, str]:
         made[ROOT / "crds" / name] = made[CHART / "crds" / name] = _yaml(definition)
     made[CHART / "values.yaml"] = chart_values.values_yaml()
     made[CHART / "values.schema.json"] = chart_values.schema_json()
+    made[CHART / "dashboards" / "forebay.json"] = dashboard.dashboard_json()
     for policy in sorted((ROOT / "policies").glob("*.yaml")):
         made[CHART / "policies" / policy.name] = policy.read_text()
     made[ROOT / "docs" / "reference" / "api.md"] = api_reference.markdown()

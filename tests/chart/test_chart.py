@@ -86,7 +86,7 @@ def test_every_probe_and_service_meets_a_port(render: Render):
     assert gateway["envoy"]["ports"] == [{"name": "http", "containerPort": names.GATEWAY_PORT}]
     assert gateway["picker"]["ports"] == [{"name": "signals", "containerPort": names.GATEWAY_SIGNALS_PORT}]
     operator = containers(pod_specs(objects)["forebay-operator"])
-    assert operator["operator"]["ports"] == [{"name": "http", "containerPort": names.OPERATOR_PORT}]
+    assert operator["operator"]["ports"] == [{"name": "metrics", "containerPort": names.OPERATOR_PORT}]
     (port,) = the(objects, "Service", "forebay-gateway")["spec"]["ports"]
     assert (port["port"], port["targetPort"]) == (80, "http")
 
@@ -127,6 +127,16 @@ def test_the_operator_may_write_only_where_a_volume_is(render: Render):
     writable = {mount["mountPath"] for mount in operator["volumeMounts"] if not mount.get("readOnly")}
     assert environment(operator)["FOREBAY_JOURNAL_DIR"] in writable
     assert "/tmp" in writable
+
+
+def test_a_pod_monitor_reaches_operator_and_picker_and_nothing_else(render: Render):
+    objects = render(*ALL)
+    (monitor,) = of_kind(objects, "PodMonitor")
+    asked = {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+    meant = [
+        c["name"] for spec in pod_specs(objects).values() for c in spec["containers"] if c["ports"][0]["name"] in asked
+    ]
+    assert sorted(meant) == ["operator", "picker"]
 
 
 def test_without_a_journal_there_is_no_volume_for_it(render: Render):
