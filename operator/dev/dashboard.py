@@ -80,8 +80,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Good requests",
-                "Share of requests over 30 minutes whose time to first token, mean gap and worst second of gaps held, from "
-                "the engines' histograms. The policy's attainmentPermille is the goal.",
+                "Share of requests over 30 minutes whose time to first token and gaps held, from the engines' "
+                "histograms. The policy's attainmentPermille is the goal.",
                 "percentunit",
                 (("forebay_slo_attainment_ratio{" + OPERATOR + "}", NAMED),),
             ),
