@@ -127,16 +127,12 @@ class EngineServer:
 
     async def _stream(self, request: web.Request, ask: Ask, stream: Stream, answer_id: str) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        await response.prepare(request)
-        chunks = Chunks(ask, answer_id, int(time.time()))
-        finish_reason = None
-        while finish_reason is None:
-            count, finish_reason = await stream.take()
-            if finish_reason == FAILED:
-                await response.write(chunks.tokens(count, None) + stream_error(_STOPPED))
-            else:
-                await response.write(chunks.tokens(count, finish_reason))
-        await response.write_eof()
+        try:
+            await response.prepare(request)
+            await _send_all(response, stream, Chunks(ask, answer_id, int(time.time())))
+            await response.write_eof()
+        except ConnectionResetError:
+            LOG.debug("client left in mid-stream")
         return response
 
     async def _whole(self, ask: Ask, stream: Stream, answer_id: str) -> web.Response:
@@ -189,6 +185,16 @@ class EngineServer:
         _only_loopback(request)
         body = orjson.dumps({"is_sleeping": self._pacer.asleep})
         return web.Response(body=body, content_type="application/json")
+
+
+async def _send_all(response: web.StreamResponse, stream: Stream, chunks: Chunks) -> None:
+    finish_reason = None
+    while finish_reason is None:
+        count, finish_reason = await stream.take()
+        if finish_reason == FAILED:
+            await response.write(chunks.tokens(count, None) + stream_error(_STOPPED))
+        else:
+            await response.write(chunks.tokens(count, finish_reason))
 
 
 def _refusal(error: ApiError) -> web.Response:
