@@ -23,7 +23,7 @@ TRACES = Path(__file__).resolve().parents[2] / "tests" / "data" / "traces" / "az
 _FILES = {"conv": "AzureLLMInferenceTrace_conv.csv.gz", "code": "AzureLLMInferenceTrace_code.csv.gz"}
 # Batch jobs take their lengths from the conversation trace, from a part that no stream uses.
 _JOBS_FROM = 3000
-_LEAST_PROMPT = 8
+_LEAST_PROMPT = 10
 # Room for the chat template's own tokens, which count against the model's length.
 _TEMPLATE_TOKENS = 32
 

@@ -39,7 +39,7 @@ def test_requests_are_numbered_in_the_order_of_their_times(plan: Plan) -> None:
 
 def test_every_request_fits_its_model(plan: Plan) -> None:
     for request in schedule(plan, 1):
-        assert request.prompt_tokens >= 8
+        assert request.prompt_tokens >= 10
         assert request.output_tokens >= 1
         assert request.prompt_tokens + request.output_tokens < plan.max_model_len
 
