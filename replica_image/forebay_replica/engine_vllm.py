@@ -62,6 +62,7 @@ def vllm_command(
         *("--tensor-parallel-size", str(config.tensor_parallel)),
         "--enable-prefix-caching" if config.prefix_caching else "--no-enable-prefix-caching",
         "--enable-prompt-tokens-details",
+        "--disable-uvicorn-access-log",  # the supervisor alone would write a line a second
         *(["--enable-sleep-mode"] if gpu else []),
         # The user's arguments override those above: of an argument given twice the last one counts. They do not
         # override those below, on which the pod's ports, its drain and its guard depend.

@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             config = ReplicaConfig.from_json(os.environ.get(ENV_CONFIG, ""))
             command = engine_command(config, options.engine_port, token, Path(folder))
-        except ReplicaConfigError:
-            log.exception("configuration refused")
+        except ReplicaConfigError as error:
+            log.error("configuration refused", extra={"error": str(error)})  # noqa: TRY400 - a trace helps nobody here
             return EXIT_MISCONFIGURED
         ports = {"port": options.port, "engine_port": options.engine_port}
         return asyncio.run(supervise(config, command, ApiServer.of_pod(), token=token, **ports))

@@ -55,7 +55,8 @@ def test_every_setting_has_its_flag() -> None:
     arguments = words(config)
     at = arguments.index("--served-model-name")
     assert arguments[at + 1 : at + 3] == ["llama", "alias"]
-    assert {"--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-sleep-mode"} <= set(arguments)
+    switches = {"--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-sleep-mode"}
+    assert switches | {"--disable-uvicorn-access-log"} <= set(arguments)
 
 
 def test_prefix_caching_can_be_off() -> None:
