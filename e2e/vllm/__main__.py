@@ -1,30 +1,42 @@
-"""`python -m e2e.vllm env`: install the real vLLM for CPU and a tiny model, and print how to point at them."""
+"""`python -m e2e.vllm`: install the real vLLM for CPU and a tiny model, and print how to use both."""
 
 from __future__ import annotations
 
 import sys
 
+import yaml
+
 from e2e.vllm.environment import EnvironmentUnfitError, provision
+from e2e.vllm.service import inference_service
 from e2e.vllm.tiny_model import tiny_model
 
 USAGE = """usage: python -m e2e.vllm env
+       python -m e2e.vllm service NAMESPACE NAME
 
 Installs vLLM for CPU (about 5.8 GB) and a tiny random model into the user's cache, unless they are there, and prints
-shell assignments: FOREBAY_VLLM_PYTHON, FOREBAY_VLLM_PYTHONPATH, FOREBAY_TINY_MODEL."""
+  env      shell assignments for a supervisor on this machine
+  service  an InferenceService that runs them in a pod"""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the one command."""
-    if arguments != ["env"]:
-        print(USAGE, file=sys.stderr)
-        return 2
+    """Run one command."""
+    match arguments:
+        case ["env"] | ["service", _, _]:
+            pass
+        case _:
+            print(USAGE, file=sys.stderr)
+            return 2
     try:
-        variables = provision().variables() | {"FOREBAY_TINY_MODEL": str(tiny_model())}
+        environment, model = provision(), tiny_model()
     except EnvironmentUnfitError as error:
         print(error, file=sys.stderr)
         return 1
-    for name, value in variables.items():
-        print(f"{name}={value}")
+    match arguments:
+        case ["service", namespace, name]:
+            print(yaml.safe_dump(inference_service(namespace, name, environment, model), sort_keys=False), end="")
+        case _:
+            for key, value in (environment.variables() | {"FOREBAY_TINY_MODEL": str(model)}).items():
+                print(f"{key}={value}")
     return 0
 
 

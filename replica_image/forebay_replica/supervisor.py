@@ -3,8 +3,8 @@
     start -> poll /health -> rehearse -> READY -> watch ... -> SIGTERM -> not ready -> idle -> engine stops -> exit 0
                                                   engine exits, or never gets ready -> FAILED -> exit 1
 
-After a failure the supervisor exits as well, so that the kubelet restarts the container with its backoff, and the pod
-shows it to whoever looks.
+After a failure the supervisor exits as well, so that Kubernetes sees it: the pod fails, or its container is restarted,
+as the pod says.
 """
 
 from __future__ import annotations
