@@ -62,8 +62,9 @@ _STREAMS = (
 FULL = Plan(
     name="full",
     seconds=300,
-    burst_from_s=120,
-    burst_until_s=195,
+    # The pool is sized by traffic that Forebay has seen: ten seconds of it, a cold start of 90 s, and some room.
+    burst_from_s=150,
+    burst_until_s=215,
     cold_start_s=90,
     idle_s=30,
     scale_down_delay_s=60,
@@ -76,8 +77,8 @@ COMPRESSED = replace(
     FULL,
     name="compressed",
     seconds=90,
-    burst_from_s=30,
-    burst_until_s=60,
+    burst_from_s=45,
+    burst_until_s=65,
     cold_start_s=20,
     idle_s=10,
     scale_down_delay_s=30,

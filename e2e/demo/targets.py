@@ -85,7 +85,11 @@ def local() -> Iterator[Target]:
         say(f"   stands after {time.monotonic() - started:.0f} s")
         inner = {"KUBECONFIG": str(cluster.kubeconfig)}
         prefix = cluster.enter_prefix(network_only=True)
-        yield Target(f"local ({cluster.name})", GPU, cluster.env, inner, prefix)
+        # Helm's own files lie with the cluster, so that no repository of the user's plays a part.
+        homes = {
+            f"HELM_{kind}_HOME": str(cluster.layout.folder / "helm" / kind) for kind in ("CACHE", "CONFIG", "DATA")
+        }
+        yield Target(f"local ({cluster.name})", GPU, {**cluster.env, **homes}, inner, prefix)
 
 
 @contextmanager
