@@ -11,8 +11,8 @@ from aiohttp import web
 PODS = "/api/v1/pods"
 
 
-class KubeApi:
-    """One collection with a history; `faults` are answered first, one a request."""
+class Collection:
+    """One kind of object with a history; `faults` are answered first, one a request."""
 
     def __init__(self) -> None:
         self.version = 10
@@ -28,20 +28,7 @@ class KubeApi:
         self.open_watches: set[web.StreamResponse] = set()
         self.cut = asyncio.Event()
         self.mute = False  # a black hole: the connection stands, nothing comes
-        self.url = ""
-
-    async def start(self) -> KubeApi:
-        app = web.Application()
-        app.router.add_get(PODS, self._get)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def stop(self) -> None:
-        await self._runner.cleanup()
+        self.url = ""  # of its server
 
     def put_unseen(self, name: str) -> None:
         """Make an object of which no watch tells."""
@@ -87,6 +74,14 @@ class KubeApi:
         self.objects[name] = {"metadata": meta, "spec": spec}
         await self._publish(kind, self.objects[name])
 
+    async def put_object(self, obj: dict[str, Any]) -> None:
+        """Make or change a whole object."""
+        self.version += 1
+        name = obj["metadata"]["name"]
+        kind = "ADDED" if name not in self.objects else "MODIFIED"
+        self.objects[name] = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
+        await self._publish(kind, self.objects[name])
+
     async def _publish(self, kind: str, obj: dict[str, Any]) -> None:
         await self._append(orjson.dumps({"type": kind, "object": obj}) + b"\n")
 
@@ -95,7 +90,7 @@ class KubeApi:
         async with self.news:
             self.news.notify_all()
 
-    async def _get(self, request: web.Request) -> web.StreamResponse:
+    async def get(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(dict(request.query))
         self.tokens.append(request.headers.get("Authorization"))
         if request.query.get("watch"):
@@ -132,3 +127,24 @@ class KubeApi:
         finally:
             self.open_watches.discard(response)
         return response
+
+
+class KubeApi:
+    """The server of some collections, by path."""
+
+    def __init__(self, *paths: str) -> None:
+        self.collections = {path: Collection() for path in paths}
+        self.url = ""
+
+    async def start(self) -> KubeApi:
+        app = web.Application()
+        for path, collection in self.collections.items():
+            app.router.add_get(path, collection.get)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()

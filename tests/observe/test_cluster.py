@@ -11,7 +11,7 @@ import pytest
 
 from forebay.observe import cluster
 from forebay.observe.cluster import ApiServer, Change, NoApiServerError, Reflector, find_api_server, resource_path
-from tests.observe.kube_api import PODS, KubeApi
+from tests.observe.kube_api import PODS, Collection, KubeApi
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -45,14 +45,21 @@ def _quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kube() -> AsyncIterator[KubeApi]:
-    server = await KubeApi().start()
+async def server() -> AsyncIterator[KubeApi]:
+    server = await KubeApi(PODS).start()
     yield server
     await server.stop()
 
 
+@pytest.fixture
+def kube(server: KubeApi) -> Collection:
+    pods = server.collections[PODS]
+    pods.url = server.url
+    return pods
+
+
 @asynccontextmanager
-async def reflecting(kube: KubeApi, *, silence_s: float = 60, **options: Any) -> AsyncIterator[Seen]:
+async def reflecting(kube: Collection, *, silence_s: float = 60, **options: Any) -> AsyncIterator[Seen]:
     seen = Seen()
     api = ApiServer(url=kube.url, tls=None, token=lambda: "first")
     timeout = aiohttp.ClientTimeout(total=None, sock_read=silence_s)
@@ -66,7 +73,7 @@ async def reflecting(kube: KubeApi, *, silence_s: float = 60, **options: Any) ->
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_every_page_of_the_list_is_told_before_it_counts_as_synced(kube: KubeApi) -> None:
+async def test_every_page_of_the_list_is_told_before_it_counts_as_synced(kube: Collection) -> None:
     for name in "abcde":
         await kube.put(name)
     async with reflecting(kube) as seen:
@@ -75,7 +82,7 @@ async def test_every_page_of_the_list_is_told_before_it_counts_as_synced(kube: K
         assert seen.names == list("abcde")
 
 
-async def test_changes_and_deletions_arrive_by_the_watch(kube: KubeApi) -> None:
+async def test_changes_and_deletions_arrive_by_the_watch(kube: Collection) -> None:
     await kube.put("a")
     async with reflecting(kube) as seen:
         await seen.reflector.synced.wait()
@@ -87,7 +94,7 @@ async def test_changes_and_deletions_arrive_by_the_watch(kube: KubeApi) -> None:
         assert seen.reflector.objects["uid-a"]["spec"] == {"size": 2}
 
 
-async def test_a_cut_watch_continues_from_its_place_without_a_new_list(kube: KubeApi) -> None:
+async def test_a_cut_watch_continues_from_its_place_without_a_new_list(kube: Collection) -> None:
     await kube.put("a")
     async with reflecting(kube) as seen:
         await until(lambda: bool(kube.open_watches))
@@ -99,7 +106,7 @@ async def test_a_cut_watch_continues_from_its_place_without_a_new_list(kube: Kub
         assert sum("watch" not in r for r in kube.requests) == 1
 
 
-async def test_a_deletion_missed_while_disconnected_is_found_by_the_next_list(kube: KubeApi) -> None:
+async def test_a_deletion_missed_while_disconnected_is_found_by_the_next_list(kube: Collection) -> None:
     for name in "abc":
         await kube.put(name)
     async with reflecting(kube) as seen:
@@ -116,7 +123,7 @@ async def test_a_deletion_missed_while_disconnected_is_found_by_the_next_list(ku
 
 
 @pytest.mark.parametrize("status", [403, 404, 429, 500, 503])
-async def test_a_server_that_is_still_starting_is_asked_again(kube: KubeApi, status: int) -> None:
+async def test_a_server_that_is_still_starting_is_asked_again(kube: Collection, status: int) -> None:
     await kube.put("a")
     kube.list_faults += [status] * 3
     kube.watch_faults += [status] * 2
@@ -128,7 +135,7 @@ async def test_a_server_that_is_still_starting_is_asked_again(kube: KubeApi, sta
 
 
 @pytest.mark.parametrize("code", [410, 500])
-async def test_an_error_in_the_stream_leads_to_a_new_list(kube: KubeApi, code: int) -> None:
+async def test_an_error_in_the_stream_leads_to_a_new_list(kube: Collection, code: int) -> None:
     await kube.put("a")
     async with reflecting(kube) as seen:
         await until(lambda: bool(kube.open_watches))
@@ -137,7 +144,7 @@ async def test_an_error_in_the_stream_leads_to_a_new_list(kube: KubeApi, code: i
         await until(lambda: seen.names == ["a", "b"])
 
 
-async def test_a_line_that_is_no_json_costs_one_reconnect(kube: KubeApi) -> None:
+async def test_a_line_that_is_no_json_costs_one_reconnect(kube: Collection) -> None:
     await kube.put("a")
     async with reflecting(kube) as seen:
         await until(lambda: bool(kube.open_watches))
@@ -146,7 +153,7 @@ async def test_a_line_that_is_no_json_costs_one_reconnect(kube: KubeApi) -> None
         await until(lambda: seen.names == ["a", "b"])
 
 
-async def test_a_connection_that_says_nothing_is_given_up(kube: KubeApi) -> None:
+async def test_a_connection_that_says_nothing_is_given_up(kube: Collection) -> None:
     await kube.put("a")
     async with reflecting(kube, silence_s=0.3) as seen:
         await until(lambda: bool(kube.open_watches))
@@ -157,7 +164,7 @@ async def test_a_connection_that_says_nothing_is_given_up(kube: KubeApi) -> None
         await until(lambda: seen.names == ["a", "b"])
 
 
-async def test_a_position_that_the_server_never_reaches_is_dropped(kube: KubeApi) -> None:
+async def test_a_position_that_the_server_never_reaches_is_dropped(kube: Collection) -> None:
     await kube.put("a")
     async with reflecting(kube) as seen:
         await until(lambda: bool(kube.open_watches))
@@ -167,7 +174,7 @@ async def test_a_position_that_the_server_never_reaches_is_dropped(kube: KubeApi
         assert seen.names == ["a"]
 
 
-async def test_the_selector_and_the_token_go_with_every_request(kube: KubeApi) -> None:
+async def test_the_selector_and_the_token_go_with_every_request(kube: Collection) -> None:
     async with reflecting(kube, label_selector="app=x") as seen:
         await seen.reflector.synced.wait()
         await until(lambda: bool(kube.open_watches))
@@ -175,7 +182,9 @@ async def test_the_selector_and_the_token_go_with_every_request(kube: KubeApi) -
     assert set(kube.tokens) == {"Bearer first"}
 
 
-async def test_one_unreadable_object_does_not_stop_the_others(kube: KubeApi, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_unreadable_object_does_not_stop_the_others(
+    kube: Collection, caplog: pytest.LogCaptureFixture
+) -> None:
     def prune(raw: dict[str, Any]) -> dict[str, Any]:
         return {"metadata": raw["metadata"], "size": raw["spec"]["size"]}
 
@@ -194,7 +203,7 @@ async def test_one_unreadable_object_does_not_stop_the_others(kube: KubeApi, cap
 
 
 async def test_a_callback_that_raises_is_logged_and_the_mirror_goes_on(
-    kube: KubeApi, caplog: pytest.LogCaptureFixture
+    kube: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
     await kube.put("a")
     async with reflecting(kube) as seen:

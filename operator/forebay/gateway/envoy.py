@@ -153,15 +153,16 @@ def _local_replies() -> list[Document]:
             "body_format_override": {"json_format": {"error": error}, "content_type": "application/json"},
         }
 
-    upstream = {"response_flag_filter": {"flags": ["UH", "UF", "URX", "UC", "LR", "UR"]}}
-    ours = {
+    upstream = {"response_flag_filter": {"flags": ["UH", "UF", "UO", "URX", "UC", "LR", "UR", "UT", "SI", "OM"]}}
+    # A picker that does not answer is a 500 of the filter. The picker's own 503 pass through here too, so 500 exactly.
+    no_picker = {
         "status_code_filter": {
-            "comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "forebay.local_reply_5xx"}}
+            "comparison": {"op": "EQ", "value": {"default_value": 500, "runtime_key": "forebay.no_picker"}}
         }
     }
     return [
         reply(upstream, "no replica could be reached (%RESPONSE_FLAGS%)", "upstream_unavailable"),
-        reply(ours, "the gateway is unavailable", "gateway_unavailable"),
+        reply(no_picker, "the gateway is unavailable", "gateway_unavailable"),
     ]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import time
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import aiohttp
@@ -106,32 +107,32 @@ class Gateway:
         ExceptionGroup
             When one of the gateway's loops died. Without it the picker would go on wrongly; a new process starts right.
         """
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as http, asyncio.TaskGroup() as jobs:
-            admin = EnvoyAdmin(http, self.settings.ports)
+        # Leaving the stack undoes from bottom to top, also when it is cancelled half-way.
+        async with AsyncExitStack() as stack:
             server = SignalsServer(self.teller, self.metrics.registry, lambda: self._why_not_ready, self.drained)
+            stack.push_async_callback(server.stop)
             await server.start(self.settings.listen, self.settings.ports.signals)
+            http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+            admin = EnvoyAdmin(http, self.settings.ports)
+            jobs = await stack.enter_async_context(asyncio.TaskGroup())
             synced = asyncio.Event()
             tasks = [jobs.create_task(watch(self.table, synced))]
+            stack.callback(lambda: [task.cancel() for task in tasks])
             self._why_not_ready = "the cluster is not read yet"
+            if not await _either(synced, stop):
+                return
+            await restore(self.book, self.counters.load(), admin, self.metrics, self._now_ms)
             grpc_server = self._grpc_server()
-            try:
-                if await _either(synced, stop):
-                    await restore(self.book, self.counters.load(), admin, self.metrics, self._now_ms)
-                    await grpc_server.start()
-                    tasks += [jobs.create_task(loop) for loop in self._loops(http, admin)]
-                    log.info("gateway serves", extra={"gateway_uid": self.settings.gateway_uid})
-                    await stop.wait()
-                    await self._drain(admin)
-            finally:
-                self.drained.set()
-                # Whoever waits on /v1/drained hears of it, then Envoy ends, and its last entries arrive.
-                await self._until(lambda: _gone(admin), LAST_ENTRIES_S)
-                await grpc_server.stop(1.0)
-                for task in tasks:
-                    task.cancel()
-                self.counters.save(self.book)
-                await server.stop()
+            stack.push_async_callback(grpc_server.stop, 1.0)
+            await grpc_server.start()
+            tasks += [jobs.create_task(loop) for loop in self._loops(http, admin)]
+            log.info("gateway serves", extra={"gateway_uid": self.settings.gateway_uid})
+            await stop.wait()
+            await self._drain(admin)
+            self.drained.set()
+            # Whoever waits on /v1/drained hears of it, then Envoy ends, and its last entries arrive.
+            await self._until(lambda: _gone(admin), LAST_ENTRIES_S)
+            self.teller.tell()
 
     def _loops(self, http: aiohttp.ClientSession, admin: EnvoyAdmin) -> list[Coroutine[Any, Any, None]]:
         reconciler = Reconciler(self.desk, admin, self.metrics, self._now_ms)
