@@ -1,4 +1,4 @@
-"""What is told of a decision: conditions by named situation, events, explanation, and when it is worth a write."""
+"""What is told of a decision: conditions by named situation, events, and when it is worth a write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from forebay.report.publish import (
     dated,
     event_object,
 )
-from forebay.report.render import Counts, Event, View, changes, conditions, explain, happened, status
+from forebay.report.render import Counts, Event, View, changes, conditions, happened, status
 from forebay.resolve.problem import Problem
 
 WALL = "2026-11-30T12:00:00Z"
@@ -139,18 +139,6 @@ def test_every_reason_has_a_name_that_a_condition_may_bear() -> None:
     for reason, wording in WORDINGS.items():
         assert wording.name.isalnum(), reason
         assert len(wording.name) <= 128
-
-
-def test_explain_tells_stages_and_what_is_amiss() -> None:
-    told = status(
-        view(decision=decision(2, 0, step("bounds", Reason.MAX_REPLICAS, ("wanted", 5), ("replicas_max", 2)))), ""
-    )
-    text = explain("ns/a", told)
-    assert text.splitlines()[0] == "ns/a: 2 serving replicas wanted, 2 ready"
-    assert "bounds" in text
-    assert "5 replicas are needed, maxReplicas is 2" in text
-    assert "! ScalingLimited is True" in text
-    assert "nothing was decided yet" in explain("ns/a", {})
 
 
 # --- when to write ---------------------------------------------------------------------------------------------------

@@ -38,54 +38,46 @@ class Result:
 
 
 class Actuator:
-    """Carries out actions.
+    """Carries out actions through the fenced client."""
 
-    Parameters
-    ----------
-    kube
-        The fenced client.
-    manifest
-        Makes the pod of a Create.
-    """
-
-    def __init__(self, kube: Kube, manifest: Callable[[Create], Object]) -> None:
-        self._kube, self._manifest = kube, manifest
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
         self._slots = asyncio.Semaphore(CONCURRENCY)
 
-    async def carry_out(self, actions: Iterable[Action]) -> list[Result]:
+    async def carry_out(self, actions: Iterable[Action], manifest: Callable[[Create], Object]) -> list[Result]:
         """Carry out the actions of one service: first who serves and who waits, then who leaves and who comes.
 
-        Where a label could not be written nobody leaves: the successor may not be in its place. Nothing is raised: what
-        fails is decided anew from what exists at the next tick.
+        `manifest` makes the pod of a Create. Where a label could not be written nobody leaves: the successor may not be
+        in its place. Nothing is raised: what fails is decided anew from what exists at the next tick.
         """
         every = list(actions)
         labels: list[Action] = [a for a in every if isinstance(a, SetState) and a.state is not ReplicaState.DRAINING]
-        results = await self._at_once(labels)
+        results = await self._at_once(labels, manifest)
         rest = [a for a in every if a not in labels]
         if any(result.error is not None for result in results):
             rest = [a for a in rest if isinstance(a, Create)]
-        return results + await self._at_once(rest)
+        return results + await self._at_once(rest, manifest)
 
-    async def _at_once(self, actions: list[Action]) -> list[Result]:
+    async def _at_once(self, actions: list[Action], manifest: Callable[[Create], Object]) -> list[Result]:
         chains = [list(group) for _, group in itertools.groupby(actions, key=lambda action: action.name)]
-        done = await asyncio.gather(*(self._chain(chain) for chain in chains))
+        done = await asyncio.gather(*(self._chain(chain, manifest) for chain in chains))
         return [result for results in done for result in results]
 
-    async def _chain(self, actions: list[Action]) -> list[Result]:
+    async def _chain(self, actions: list[Action], manifest: Callable[[Create], Object]) -> list[Result]:
         results: list[Result] = []
         for action in actions:
             async with self._slots:
-                result = await self._one(action)
+                result = await self._one(action, manifest)
             results.append(result)
             if result.error is not None:
                 break
         return results
 
-    async def _one(self, action: Action) -> Result:
+    async def _one(self, action: Action, manifest: Callable[[Create], Object]) -> Result:
         try:
             match action:
                 case Create():
-                    return Result(action, pod=await self._create(action))
+                    return Result(action, pod=await self._create(action, manifest(action)))
                 case SetState():
                     return Result(action, pod=await self._set_state(action))
                 case Delete():
@@ -95,10 +87,10 @@ class Actuator:
             log.warning("an action failed", extra={**extra, "error": str(error)})
             return Result(action, error=error)
 
-    async def _create(self, action: Create) -> Object | None:
+    async def _create(self, action: Create, pod: Object) -> Object | None:
         path = f"/api/v1/namespaces/{action.service.partition('/')[0]}/pods"
         try:
-            return await self._kube.write("POST", path, self._manifest(action), query=_OURS)
+            return await self._kube.write("POST", path, pod, query=_OURS)
         except AlreadyThereError:
             return None  # made by us before a restart, or by the leader before us: the watch will show it
 
@@ -131,8 +123,8 @@ def _resource_path(group: str, plural: str, namespace: str, name: str) -> str:
     return f"/apis/{group}/namespaces/{namespace}/{plural}/{name}"
 
 
-async def apply_status(kube: Kube, service: str, version: str, status: Object) -> None:
-    """Apply the whole status of an InferenceService.
+async def apply_status(kube: Kube, service: str, version: str, status: Object) -> Object:
+    """Apply the whole status of an InferenceService, and return the object as it is then.
 
     Parameters
     ----------
@@ -159,7 +151,7 @@ async def apply_status(kube: Kube, service: str, version: str, status: Object) -
     }
     path = _resource_path(names.API_VERSION, "inferenceservices", namespace, name) + "/status"
     query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
-    await kube.write("PATCH", path, body, query=query, content=APPLY)
+    return await kube.write("PATCH", path, body, query=query, content=APPLY)
 
 
 async def set_scale(kube: Kube, service: str, replicas: int) -> None:

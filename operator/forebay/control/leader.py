@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from forebay.actuate.errors import ActError, AlreadyThereError, ConflictError, GoneError
+from forebay.wire.names import GROUP, LABEL_PART_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ANNOTATION_SCOPE = f"{GROUP}/scope"  # the namespace whose services are driven, or EVERYWHERE
+EVERYWHERE = "*"
 RENEWALS = 5  # tries within one lease: with 10 s one each 2 s, so that three may fail
 MARGIN_PERCENT = 15  # clocks that run apart, and the write that is under way when validity ends
 
@@ -187,10 +190,10 @@ class Election:
 
 
 class KubeLeaseStore:
-    """The Lease in the API server."""
+    """The Lease in the API server; it tells other Forebays the scope of this one (see scope.py)."""
 
-    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
-        self._kube, self._namespace, self._name = kube, namespace, name
+    def __init__(self, kube: Kube, namespace: str, name: str, scope: str) -> None:
+        self._kube, self._namespace, self._name, self._scope = kube, namespace, name, scope
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
     async def read(self) -> Lease | None:
@@ -217,7 +220,12 @@ class KubeLeaseStore:
         body: Object = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {
+                "name": self._name,
+                "namespace": self._namespace,
+                "labels": {LABEL_PART_OF: "forebay"},
+                "annotations": {ANNOTATION_SCOPE: self._scope},
+            },
             "spec": {
                 "holderIdentity": lease.holder,
                 "leaseDurationSeconds": max(1, lease.duration_ms // 1000),

@@ -88,6 +88,11 @@ class World:
         """Return the gateways that can be asked: uid to IP."""
         return {uid: pod.ip for uid, pod in self.gateways.items() if pod.ip}
 
+    def essence(self, uid: str) -> tuple[object, ...] | None:
+        """Return of a replica what a decision may hang on at once; None: there is no such replica."""
+        pod = self.pods_of(self._service_of.get(uid, "")).get(uid)
+        return None if pod is None else (pod.state, pod.ready, pod.deleting, pod.failure, pod.unschedulable)
+
     def pods_of(self, service: str) -> Mapping[str, ReplicaPod]:
         """Return a service's replicas by uid."""
         return self.replicas.get(service, {})

@@ -103,7 +103,7 @@ class Metrics:
         self.ticks_late = Counter("forebay_ticks_late", "Ticks that began after the next one was due", registry=at)
         self.decisions = Counter("forebay_decisions", "Decisions that changed a service", _SERVICE, registry=at)
         self.actions = Counter("forebay_actions", "Actions by kind and outcome", ("action", "outcome"), registry=at)
-        self.status_writes = Counter("forebay_status_writes", "Writes of status", ("outcome",), registry=at)
+        self.status_writes = Counter("forebay_status_writes", "Writes of status", registry=at)
         self.events_dropped = Gauge(
             "forebay_events_dropped", "Events not written, their service said too much", registry=at
         )

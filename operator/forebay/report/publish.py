@@ -85,10 +85,14 @@ class StatusGate:
             The loop's clock.
         """
         before = self.before(uid, stored)
-        if essence(before) == essence(after):
+        if self.same(uid, stored, after):
             return False
         written = self._written.get(uid)
         return written is None or urgent(before) != urgent(after) or now_ms - written.at_ms >= MIN_INTERVAL_MS
+
+    def same(self, uid: str, stored: Object, after: Object) -> bool:
+        """Say whether there is nothing left to write."""
+        return essence(self.before(uid, stored)) == essence(after)
 
     def wrote(self, uid: str, status: Object, now_ms: int) -> None:
         """Remember a write that the API server has taken."""

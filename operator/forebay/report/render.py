@@ -1,4 +1,4 @@
-"""TELL: a decision and what was counted become conditions, events and words. Pure; no second wording exists."""
+"""TELL: a decision and what was counted become conditions and events. Pure; no second wording exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.resolve.problem import MAX_MESSAGE, Problem
 from forebay.wire import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from forebay.core.decision import Decision
 
@@ -208,41 +208,3 @@ def happened(reason: Reason, replicas: int) -> Event:
     """Say what was done to some replicas: PROMOTED, DEMOTED, REPLICA_STARTED, REPLICA_DRAINING, REPLICA_REPLACED."""
     wording = WORDINGS[reason]
     return Event(wording.name, wording.warning, wording.say({"replicas": replicas}))
-
-
-def explain(service: str, status: Object) -> str:
-    """Tell a service's last decision stage by stage, then every condition that is not as it should be.
-
-    Parameters
-    ----------
-    service
-        namespace/name.
-    status
-        As the API server has it.
-
-    Returns
-    -------
-    str
-        Lines for a terminal.
-    """
-    decision = status.get("lastDecision")
-    if not decision:
-        return f"{service}: nothing was decided yet; is `forebay run` up, and does it lead?"
-    rows = [
-        (step["stage"], str(step["replicas"]), step["reason"], step.get("message", "")) for step in decision["steps"]
-    ]
-    wide = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
-    lines = [f"{service}: {decision['desired']} serving replicas wanted, {status.get('readyReplicas', 0)} ready"]
-    lines += [_line(row, wide) for row in rows]
-    lines += [f"! {c['type']} is {c['status']}: {c['reason']}, {c['message']}" for c in _amiss(status["conditions"])]
-    return "\n".join(lines)
-
-
-def _line(row: Sequence[str], wide: Sequence[int]) -> str:
-    stage, replicas, reason, message = row
-    return f"  {stage:<{wide[0]}}  {replicas:>{wide[1]}}  {reason:<{wide[2]}}  {message}".rstrip()
-
-
-def _amiss(told: Iterable[Object]) -> list[Object]:
-    good = {"ScalingLimited": "False", "Progressing": "False"}
-    return [c for c in told if c["status"] != good.get(c["type"], "True")]
