@@ -43,10 +43,11 @@ class Decisions:
     replicas_after: I64  # [stages, S]
     reason: I64  # [stages, S], a Reason's number; 0: the stage left the number as it was
     inputs: tuple[tuple[tuple[str, I64], ...], ...]  # per stage: (name, column [S])
-    suspect: tuple[str, ...]  # uids of replicas that hold requests and make no progress: replace them
-    # Every uid that may be removed, best victim first within each service; of a service that holds, only what has failed.
+    # Uids to replace even where nothing may be removed: they hold requests and make no token, or find no node.
+    suspect: tuple[str, ...]
+    # Every uid that may be removed, best victim first within each service; where nothing may be, what has failed only.
     victims: tuple[str, ...]
-    stages: tuple[str, ...]
+    stages: tuple[str, ...]  # core.step.STAGES
 
     def decision(self, row: int) -> Decision:
         """View one service's verdict.

@@ -44,7 +44,7 @@ class Safety:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What was measured of a service's engine and traffic. Sums are halved when they grow large: old news fades. [S]."""
+    """What was measured of a service's engine and traffic. Sums that grow large are halved: old news fades. [S]."""
 
     decode_scale: I64  # [S, SCALE_BINS] seconds in which decode took that many tenths of what the model says
     prefill_scale: I64  # [S, SCALE_BINS] likewise for prefill
@@ -59,6 +59,7 @@ class Learned:
     prefix_hit_tokens: I64
     arrivals_square_error: I64  # squared distance of a second's arrivals from their mean, in thousandths
     arrivals_expected: I64  # those means, in thousandths: the quotient is the dispersion, 1 for Poisson traffic
+    base_micro: I64  # need between bursts, in millionths of a replica; 0: no traffic yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +117,17 @@ class Timers:
     chart: I64  # evidence that arrivals have risen, in thousandths of a nat
     chart_since_s: I64  # the second in which that evidence began
     burst_since_s: I64  # the second in which a detected burst began; UNKNOWN: none
-    base_milli: I64  # need without bursts, in thousandths of a replica
     above_base_since_ms: I64  # since when the need is twice that; UNKNOWN: it is not
     period_since_ms: I64  # the period of one cold lead time that `Learned.rise` counts
     period_first: I64  # replicas needed at its start
     period_most: I64  # most replicas needed in it
-    shrink_since_ms: I64  # since when fewer serving replicas would do; UNKNOWN: they would not
-    shrink_to: I64  # the most that were needed since
-    release_since_ms: I64  # likewise for serving and warm replicas together
+    shrink_half_ms: I64  # when this half of the scale-down delay began; UNKNOWN: all serving replicas are needed
+    shrink_most: I64  # the most that were needed in this half
+    shrink_before: I64  # ... and in the half before; UNKNOWN: there was none
+    shrink_to: I64  # what has sufficed for a whole delay; UNKNOWN: it has not passed
+    release_half_ms: I64  # likewise for serving and warm replicas together
+    release_most: I64
+    release_before: I64
     release_to: I64
     shrunk_ms: I64  # when serving replicas were last removed; UNKNOWN: never
     shrunk_from: I64
@@ -261,7 +265,7 @@ def _pick(old: Columns, fresh: Columns, source: I64, axis: int = 0) -> Columns:
 
 def _fresh_timers(count: int, now_ms: int) -> Timers:
     """Start every clock; what has not happened yet is UNKNOWN."""
-    zero = ("chart", "base_milli", "period_first", "period_most", "backoff_ms")
+    zero = ("chart", "period_first", "period_most", "backoff_ms")
     started = ("since_ms", "busy_ms", "period_since_ms")
     start = dict.fromkeys(zero, 0) | dict.fromkeys(started, now_ms)
     return Timers(**{field.name: np.full(count, start.get(field.name, UNKNOWN), np.int64) for field in fields(Timers)})
@@ -288,4 +292,5 @@ def _prior(fleet: FleetSpec) -> Learned:
         prefix_hit_tokens=column(0),
         arrivals_square_error=column(PRIOR_DISPERSION * 1000),
         arrivals_expected=column(PRIOR_DISPERSION * 1000),
+        base_micro=column(0),
     )

@@ -1,8 +1,8 @@
-"""TELL's dictionary: the one catalogue of reasons, from which conditions, events, `explain` and the dashboard take their words.
+"""TELL's dictionary: the one catalogue of reasons, behind conditions, events, `explain` and the dashboard.
 
-A reason is a number in the columns and a CamelCase name everywhere else. Its message is constant text with named integer
-inputs, so that equal verdicts give equal words and events can be deduplicated by name. Numbers are never used twice:
-journals and status documents outlive a release.
+A reason is a number in the columns and a CamelCase name everywhere else; `wordings` has its words: constant text with
+named integer inputs, so that equal verdicts give equal words and events can be deduplicated by name. A number is never
+used twice: journals and status documents outlive a release.
 """
 
 from __future__ import annotations

@@ -20,11 +20,12 @@ SECOND_MS = 1000
 
 def known(column: I64) -> Bool:
     """Say for each row whether it holds a reading."""
-    return column != UNKNOWN
+    answer: Bool = column != UNKNOWN
+    return answer
 
 
 def or_else(column: I64, default: I64 | int) -> I64:
-    """Return the column with `default` where nothing is known: for the caller that has said what absence means."""
+    """Return the column with `default` where nothing is known: for a caller that has said what absence means."""
     return np.where(known(column), column, default)
 
 

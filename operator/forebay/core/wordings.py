@@ -42,7 +42,7 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         ),
         Reason.BATCH_OCCUPANCY: _tell(
             "BatchOccupancy",
-            "{sequences_milli} thousandths of a request are in the batches at once, of which a replica holds {batch_best}",
+            "{sequences_milli} thousandths of a request are in the batches at once; a replica holds {batch_best}",
         ),
         Reason.BURST_DETECTED: _tell(
             "BurstDetected",
@@ -53,12 +53,12 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         Reason.NO_DEMAND: _tell("NoDemand", "no request arrived within the stable window and none is running"),
         Reason.TTFT_QUEUEING: _tell(
             "TTFTQueueing",
-            "prompts arrive so fast that the queue in front of the prefill would miss the TTFT target ({prefill_milli} busy)",
+            "prompts would queue past the TTFT target: they keep {prefill_milli} thousandths of a replica busy",
         ),
         Reason.SLO_INFEASIBLE: _tell(
             "SLOInfeasible",
             "a single request alone misses the target: one step takes {step_us} us and its prefill {prefill_us} us",
-            "relax the targets of the SLOPolicy, or use a faster accelerator or more tensor parallelism; replicas cannot help",
+            "relax the SLOPolicy, or use a faster accelerator or more tensor parallelism; replicas cannot help",
             condition=_C.SLO_MET,
             warning=True,
         ),
@@ -82,7 +82,7 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         ),
         Reason.GATEWAY_STALE: _tell(
             "GatewayStale",
-            "{gateways_fresh} of {gateways_expected} gateways answer; demand is judged from engines, and nothing is removed",
+            "{gateways_fresh} of {gateways_expected} gateways answer; engines tell the demand, nothing is removed",
             "check the gateway pods and port 9101",
             condition=_C.METRICS_AVAILABLE,
             warning=True,
@@ -111,26 +111,26 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         # --- backlog, headroom, warm pool
         Reason.BACKLOG: _tell(
             "Backlog",
-            "{waiting} requests wait in engines and {held} at gateways, with {pending_prompt_tokens} prompt tokens to compute",
+            "{waiting} requests wait in engines, {held} at gateways, with {pending_prompt_tokens} prompt tokens",
         ),
         Reason.BACKLOG_CAPACITY_STARTING: _tell(
             "BacklogCapacityStarting",
-            "{waiting} requests wait and {held} are held; {starting} replicas already start for them, so no more are ordered",
+            "{waiting} requests wait, {held} are held; {starting} replicas already start, so no more are ordered",
         ),
         Reason.HEADROOM: _tell("Headroom", "the policy keeps {headroom_milli} thousandths above the need"),
         Reason.SMALL_FLEET_MARGIN: _tell(
             "SmallFleetMargin",
-            "few requests at once vary much: {margin_milli} thousandths of a replica are kept free, more than the policy's headroom",
+            "few requests at once vary much: {margin_milli} thousandths are kept free, more than the headroom",
         ),
         Reason.WARM_POOL_MEASURED: _tell(
             "WarmPoolMeasured",
-            "within a cold start ({lead_cold_ms} ms) the need rose by up to {rise} replicas in {epochs} measured periods",
+            "the need rose by up to {rise} replicas within a cold start ({lead_cold_ms} ms), in {epochs} periods",
             condition=_C.WARM_POOL_READY,
             status=True,
         ),
         Reason.WARM_POOL_POLICY_BURST: _tell(
             "WarmPoolPolicyBurst",
-            "history is short; the policy expects bursts of {multiplier_milli} thousandths, worth {burst_replicas} replicas in all",
+            "history is short; the policy expects {multiplier_milli} thousandths: {burst_replicas} replicas in all",
             condition=_C.WARM_POOL_READY,
             status=True,
         ),
@@ -189,7 +189,7 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         # --- GPU budget and disruption
         Reason.GPU_CAPACITY: _tell(
             "GPUCapacity",
-            "{gpus_wanted} GPUs are wanted, {gpus_granted} can be had: the pool has {gpus_available}, {gpus_used} are in use",
+            "{gpus_wanted} GPUs are wanted, {gpus_granted} can be had; the pool has {gpus_available}, {gpus_used} used",
             "add GPUs to the pool, raise maxGPUs, or give this service's policy a higher priority",
             condition=_C.GPU_CAPACITY,
             warning=True,
@@ -233,7 +233,7 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         ),
         Reason.MODEL_DOES_NOT_FIT: _tell(
             "ModelDoesNotFit",
-            "weights and one request of maxModelLen need {bytes_needed_mib} MiB a GPU, {bytes_available_mib} MiB are there",
+            "weights and one request need {bytes_needed_mib} MiB a GPU, {bytes_available_mib} MiB are there",
             "raise parallelism.tensor, lower maxModelLen, or choose an accelerator with more memory",
             condition=_C.READY,
             warning=True,

@@ -1,0 +1,122 @@
+"""How many replicas wait loaded and awake: what a burst would need before a cold start could bring it.
+
+The pool is sized from demand alone, so that its own success does not shrink it: the quantile of the rises of the need
+within one cold lead time, as measured; the policy's burst while history is short. Both stand on the base, the need
+between bursts: a burst that is being served is what the pool was for, and orders no pool of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from forebay.core import histogram
+from forebay.core.need import replicas_for
+from forebay.core.reasons import Reason
+from forebay.core.stages import Verdict
+from forebay.core.units import MILLI, UNKNOWN, ceil_div, known, or_else
+
+if TYPE_CHECKING:
+    from forebay.core.memory import Learned, Timers
+    from forebay.core.stages import Facts
+    from forebay.core.units import I64, Bool
+
+# The base follows the need with half an hour's memory upwards and two minutes' downwards; what has lasted longer than
+# five minutes at twice the base is no burst, it is the new base.
+_BASE_RISE_MS: Final = 1_800_000
+_BASE_FALL_MS: Final = 120_000
+_BURST_LONGEST_MS: Final = 300_000
+_BASE_LEAST_MS: Final = 10_000
+# Four periods for every one that may exceed the quantile: with 99 % asked and cold starts of 90 s, ten hours.
+_HISTORY: Final = 4
+
+
+def warm_pool(facts: Facts, before: Verdict) -> Verdict:
+    """Ask for warm replicas beside the serving ones; none where nothing serves, no more than the policy pays for."""
+    fleet, usual = facts.fleet, facts.usual
+    base_milli = facts.base_micro // 1000
+    base = replicas_for(base_milli, fleet, facts.capacity, usual)
+    # A burst that takes longer than a cold start is met by cold starts for its later part.
+    reached_milli = np.minimum(MILLI, MILLI * usual.lead_cold_ms // np.maximum(fleet.burst_within_ms, 1))
+    multiplier = MILLI + np.maximum(fleet.burst_multiplier_milli - MILLI, 0) * reached_milli // MILLI
+    burst = replicas_for(base_milli * multiplier // MILLI, fleet, facts.capacity, usual)
+    periods = facts.rises.sum(axis=1)
+    history = _HISTORY * MILLI // np.maximum(MILLI - fleet.attainment_permille, 1)
+    by_policy = ceil_div((burst - base) * np.maximum(history - periods, 0), history)
+    by_measure = histogram.quantile(facts.rises, fleet.attainment_permille)
+    wanted = base + np.maximum(by_policy, by_measure) - before.serving
+    wanted = np.where((before.serving == 0) | (base_milli == 0), 0, np.maximum(wanted, 0))
+    affordable = fleet.warm_gpus_max // np.maximum(fleet.gpus_per_replica, 1)
+    room = np.maximum(fleet.replicas_max - before.serving, 0)
+    warm = np.where(facts.seen.may_rise, np.minimum(wanted, np.minimum(affordable, room)), facts.last_warm)
+    return Verdict(
+        before.serving,
+        warm,
+        _reason(warm, wanted, by_policy, by_measure, before.serving > base),
+        (
+            ("warm", warm),
+            ("warm_wanted", wanted),
+            ("base_milli", base_milli),
+            ("burst_replicas", burst),
+            ("multiplier_milli", fleet.burst_multiplier_milli),
+            ("rise", by_measure),
+            ("epochs", periods),
+            ("lead_cold_ms", usual.lead_cold_ms),
+        ),
+    )
+
+
+def learn_base(learned: Learned, timers: Timers, facts: Facts) -> tuple[Learned, Timers]:
+    """Let the base follow the stable need, but not into a burst."""
+    now_ms, elapsed_ms = facts.seen.now_ms, facts.seen.elapsed_ms
+    base, stable = learned.base_micro, facts.need.stable_milli * 1000
+    age_ms = now_ms - or_else(timers.traffic_since_ms, now_ms)
+    above = (stable > 2 * base) & (base > 0)
+    above_ms = np.where(above, or_else(timers.above_base_since_ms, now_ms), UNKNOWN)
+    burst = above & (now_ms - or_else(above_ms, now_ms) < _BURST_LONGEST_MS)
+    slow_ms = np.clip(age_ms, _BASE_LEAST_MS, _BASE_RISE_MS)
+    memory_ms = np.where(2 * stable < base, np.minimum(slow_ms, _BASE_FALL_MS), slow_ms)
+    followed = base + (stable - base) * np.minimum(elapsed_ms, memory_ms) // memory_ms
+    # The first traffic is the base at once, when it has lasted long enough to be a rate; so is a burst that stays.
+    jumps = (base == 0) & (age_ms >= _BASE_LEAST_MS) | above & ~burst
+    stays = burst | (base == 0) | ~facts.seen.may_rise
+    base = np.where(jumps & facts.seen.may_rise, stable, np.where(stays, base, followed))
+    return replace(learned, base_micro=base), replace(timers, above_base_since_ms=np.where(jumps, UNKNOWN, above_ms))
+
+
+def count_period(timers: Timers, facts: Facts) -> tuple[Timers, Bool, I64]:
+    """Follow the need through periods of one cold lead time.
+
+    Returns
+    -------
+    tuple
+        The clocks; where a period has ended; and by how many replicas the need rose in it.
+    """
+    now_ms = facts.seen.now_ms
+    replicas = replicas_for(facts.need.milli, facts.fleet, facts.capacity, facts.usual)
+    replicas = np.where(facts.seen.may_rise, replicas, timers.period_first)
+    most = np.maximum(timers.period_most, replicas)
+    whole = now_ms - timers.period_since_ms >= facts.usual.lead_cold_ms
+    rise = most - timers.period_first
+    moved = replace(
+        timers,
+        period_since_ms=np.where(whole, now_ms, timers.period_since_ms),
+        period_first=np.where(whole, replicas, timers.period_first),
+        period_most=np.where(whole, replicas, most),
+    )
+    # A service without traffic says nothing about bursts.
+    return moved, whole & known(timers.traffic_since_ms), rise
+
+
+def _reason(warm: I64, wanted: I64, by_policy: I64, by_measure: I64, drawn: Bool) -> I64:
+    """Say what sizes the pool; the last that applies is told."""
+    reason = np.full_like(warm, Reason.NONE)
+    for applies, told in (
+        (drawn & (np.maximum(by_policy, by_measure) > 0), Reason.WARM_POOL_DRAWN),
+        (warm > 0, np.where(by_policy > by_measure, Reason.WARM_POOL_POLICY_BURST, Reason.WARM_POOL_MEASURED)),
+        (warm < wanted, Reason.WARM_POOL_LIMITED),
+    ):
+        reason = np.where(applies, told, reason)
+    return reason
