@@ -37,6 +37,8 @@ from forebay.wire.names import GROUP, LABEL_SERVICE, VERSION
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from forebay.observe.cluster import ApiServer
+
     Watch: TypeAlias = Callable[[Table, asyncio.Event], Coroutine[Any, Any, None]]
 
 log = logging.getLogger(__name__)
@@ -222,9 +224,8 @@ async def _either(wanted: asyncio.Event, other: asyncio.Event) -> bool:
     return wanted.is_set()
 
 
-async def watch_cluster(settings: Settings, table: Table, synced: asyncio.Event) -> None:
+async def watch_cluster(api: ApiServer, settings: Settings, table: Table, synced: asyncio.Event) -> None:
     """Feed the table from the Kubernetes API for ever; set `synced` once all three kinds are complete."""
-    api = await find_api_server()
     async with api.session() as http, asyncio.TaskGroup() as jobs:
         policies = resource_path(GROUP, VERSION, "slopolicies")
         reflectors = [Reflector(api, http, policies, table.on_policy, prune=prune_policy)]
@@ -240,13 +241,13 @@ async def watch_cluster(settings: Settings, table: Table, synced: asyncio.Event)
         synced.set()
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, api: ApiServer) -> None:
     """Run the picker of a pod until SIGTERM."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    await Gateway(settings).serve(lambda table, synced: watch_cluster(settings, table, synced), stop)
+    await Gateway(settings).serve(lambda table, synced: watch_cluster(api, settings, table, synced), stop)
 
 
 def run(*, render_only: bool = False) -> None:
@@ -261,9 +262,15 @@ def run(*, render_only: bool = False) -> None:
     ------
     SettingsError
         When the environment is not complete; the text says what to set.
+    NoApiServerError
+        When neither a service account nor a kubeconfig is there.
     """
     settings = Settings.from_environment()
     if render_only:
         render_envoy(settings)
         return
-    uvloop.run(serve(settings))
+    uvloop.run(_serve_found(settings))
+
+
+async def _serve_found(settings: Settings) -> None:
+    await serve(settings, await find_api_server())
