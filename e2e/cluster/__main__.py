@@ -12,13 +12,21 @@ from typing import Annotated
 import typer
 
 from e2e.cluster import build, debian, keeper_client, machine
+from e2e.cluster import images as image_builds
 from e2e.cluster.cluster import Cluster, standing
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout
 from e2e.cluster.progress import say
 
-app = typer.Typer(help="A real Kubernetes on this machine.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-Name = Annotated[str | None, typer.Option(help="Which cluster; not needed while there is one.", envvar="FOREBAY_CLUSTER")]
+app = typer.Typer(
+    help="A real Kubernetes on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Name = Annotated[
+    str | None, typer.Option(help="Which cluster; not needed while there is one.", envvar="FOREBAY_CLUSTER")
+]
 
 
 def _free_name() -> str:
@@ -47,10 +55,8 @@ def up(
     """Start a cluster that stands until `down`."""
     archives = []
     if images:
-        from e2e.cluster.images import build_all
-
         machine.check()
-        archives = build_all()
+        archives = image_builds.build_all()
     started = time.monotonic()
     cluster = Cluster.start(name or _free_name(), nodes, gpus_per_node, archives)
     cluster.detach()
@@ -67,7 +73,9 @@ def down(name: Name = None) -> None:
     keeper_client.clear(layout)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 def run(context: typer.Context, name: Name = None) -> None:
     """Run a command inside: kubectl, helm, and every pod and service address."""
     cluster = Cluster.attach(_the_one(name))
@@ -103,10 +111,8 @@ def build_programs() -> None:
 @app.command()
 def images() -> None:
     """Build the images from their Dockerfiles and print the archives."""
-    from e2e.cluster.images import build_all
-
     machine.check()
-    for archive in build_all():
+    for archive in image_builds.build_all():
         print(archive)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _TIMEOUT_S = 5.0
 
@@ -23,7 +25,7 @@ class Api:
         self._tls = ssl.create_default_context(cafile=str(authority))
 
     def get(self, path: str) -> Any:
-        """The JSON at this path, text where it is none, or None when there is no (good) answer."""
+        """Return the JSON at this path, text where it is none, or None when there is no (good) answer."""
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, context=self._tls, timeout=_TIMEOUT_S)
         try:
             connection.request("GET", path, headers=self._headers)

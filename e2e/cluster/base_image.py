@@ -24,7 +24,7 @@ _NEEDLESS = (
 
 
 def base_image() -> str:
-    """The name of the base image in buildah's storage, made when it is missing."""
+    """Return the name of the base image in buildah's storage, making it when it is missing."""
     name = f"localhost/forebay-base:{digest((), _SUITE, *_PACKAGES, *_NEEDLESS)}"
     if not exists(name):
         say(f"Making the base image: Debian {_SUITE} with {', '.join(_PACKAGES)} (about 40 s)")

@@ -96,7 +96,8 @@ def _build(module: Module, sources: Path, target: Path) -> None:
         out = Path(folder) / "out"
         out.mkdir()
         stamps = " ".join(f"-X {name}={value}" for name, value in _STAMPS.items())
-        _compile(module, sources, ["go", "build", "-v", *_FLAGS, "-ldflags", f"-s -w {stamps}", "-o", f"{out}/", "./..."])
+        link = ("-ldflags", f"-s -w {stamps}", "-o", f"{out}/")
+        _compile(module, sources, ["go", "build", "-v", *_FLAGS, *link, "./..."])
         for name in module.names:
             (out / name).symlink_to(module.folder)
         out.rename(target)
@@ -111,8 +112,7 @@ def _compile(module: Module, sources: Path, argv: list[str]) -> None:
         bar(f"Building {module.title}", packages) as progress,
         subprocess.Popen(command, cwd=sources, env=env, stderr=subprocess.PIPE, text=True) as process,
     ):
-        assert process.stderr is not None
-        for line in process.stderr:
+        for line in process.stderr or ():
             lines.append(line)
             progress.show(len(lines), line.strip())
     if process.returncode:

@@ -5,16 +5,18 @@ It runs in mount and process namespaces of its own, so that an interrupted build
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from functools import cache as once
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster.command import CONTAINED, run
 from e2e.cluster.paths import cache
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # What a build may need from the machine to reach package indexes as the machine's own pip does.
 _CLIENT_SETTINGS = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
@@ -67,4 +69,4 @@ def build(dockerfile: Path, context: Path, tag: str, base: str) -> None:
 
 
 def _client_settings() -> Sequence[str]:
-    return [path for path in _CLIENT_SETTINGS if os.path.exists(path)]
+    return [path for path in _CLIENT_SETTINGS if Path(path).exists()]

@@ -39,7 +39,7 @@ def create(identity: str, node: str) -> None:
 
 
 def entrances(identity: str, node: str) -> list[str]:
-    """The files into which a process writes 0 to become a daemon of the node."""
+    """List the files into which a process writes 0 to become a daemon of the node."""
     return [str(hierarchy / identity / node / "system" / "cgroup.procs") for hierarchy in _hierarchies()]
 
 

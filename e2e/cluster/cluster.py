@@ -1,5 +1,7 @@
 """A local Kubernetes cluster as an object: start, use, break, take down.
 
+For example:
+
     with Cluster.start(nodes=2, gpus_per_node=8) as cluster:
         cluster.kubectl("apply", "-f", "fleet.yaml")
         cluster.faults.kill_node("node-2")
@@ -10,19 +12,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from e2e.cluster import build, config, debian, image_store, keeper_client, machine, oci, pki
 from e2e.cluster.api import Api
 from e2e.cluster.command import run
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.faults import Faults
 from e2e.cluster.keeper_client import KeeperClient
 from e2e.cluster.layout import API_ADDRESS, API_PORT, API_URL, DNS_ADDRESS, Layout, Node
 from e2e.cluster.node import RunningNode
@@ -30,7 +28,8 @@ from e2e.cluster.paths import CLUSTERS, locked
 from e2e.cluster.wait import until
 
 if TYPE_CHECKING:
-    from e2e.cluster.faults import Faults
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
 
 # 8 s on two free cores; the rest is for cores that others use as well.
 _READY_WITHIN_S = 120.0
@@ -70,7 +69,7 @@ class Cluster:
         programs = build.programs()
         store = image_store.filled([oci.pause_archive(programs.kubernetes), *images])
         layout = Layout(name or f"{os.getpid()}-{secrets.token_hex(2)}")
-        with locked(f"cluster-{layout.identity}"):
+        with locked("clusters"):
             if keeper_client.stands(layout):
                 raise ClusterError(f"A cluster of the name {layout.name} stands already (python -m e2e.cluster down).")
             keeper_client.clear(layout)
@@ -96,7 +95,7 @@ class Cluster:
 
     @classmethod
     def attach(cls, name: str) -> Self:
-        """A cluster that another process started."""
+        """Find a cluster that another process started."""
         layout = Layout(name)
         if not keeper_client.stands(layout) or not layout.state.exists():
             raise ClusterError(f"No cluster of the name {name} stands.")
@@ -135,12 +134,10 @@ class Cluster:
     @property
     def faults(self) -> Faults:
         """Break things on purpose."""
-        from e2e.cluster.faults import Faults
-
         return Faults(self)
 
     def node(self, name: str) -> RunningNode:
-        """The node of this name."""
+        """Return the node of this name."""
         for node in self.nodes:
             if node.node.name == name:
                 return node
@@ -164,16 +161,16 @@ class Cluster:
         return run([*prefix, *argv], env={"KUBECONFIG": str(self.kubeconfig), "PATH": self.path})
 
     def enter_prefix(self, *, node: str | None = None, network_only: bool = False) -> list[str]:
-        """What to put before a command to run it in the cluster; only its network, or all of a node's namespaces."""
+        """Say what to put before a command to run it in the cluster's network only, or in all namespaces of a node."""
         where = self.node(node) if node else self.nodes[0]
         return where.enter_network() if network_only else where.enter(str(Path.cwd()))
 
     def relay(self, host: str, port: int) -> int:
-        """A port on 127.0.0.1 that leads to an address inside; it stands as long as the cluster."""
+        """Open a port on 127.0.0.1 that leads to an address inside, for as long as the cluster stands."""
         return int(self.keeper.ask("relay", host=host, port=port))
 
     def relay_service(self, namespace: str, name: str, port: int) -> int:
-        """A port on 127.0.0.1 that leads to a Service's ClusterIP."""
+        """Open a port on 127.0.0.1 that leads to a Service's ClusterIP."""
         service = self.api.get(f"/api/v1/namespaces/{namespace}/services/{name}")
         if not service:
             raise ClusterError(f"No service {name} in namespace {namespace}.")
@@ -230,12 +227,10 @@ class Cluster:
         """Wait until nodes, GPUs, the default service account and DNS are there."""
         api, logs = self.api, self.layout.logs
         account = "/api/v1/namespaces/default/serviceaccounts/default"
-        for node in (running.node for running in self.nodes):
-            until(lambda name=node.name: api.node_ready(name), f"{node.name} Ready", _READY_WITHIN_S, logs)
-            if node.gpus:
-                until(
-                    lambda node=node: api.gpus(node.name) == node.gpus, f"GPUs on {node.name}", _READY_WITHIN_S, logs
-                )
+        nodes = [running.node for running in self.nodes]
+        until(lambda: all(api.node_ready(node.name) for node in nodes), "all nodes Ready", _READY_WITHIN_S, logs)
+        equipped = [node for node in nodes if node.gpus]
+        until(lambda: all(api.gpus(node.name) == node.gpus for node in equipped), "all GPUs", _READY_WITHIN_S, logs)
         until(lambda: api.get(account), "the default service account", _READY_WITHIN_S, logs)
         until(lambda: self.keeper.ask("answers", host=DNS_ADDRESS, port=53), "DNS", _READY_WITHIN_S, logs)
 
@@ -259,7 +254,7 @@ class Cluster:
 
 
 def standing() -> list[str]:
-    """The names of the clusters of this checkout that stand."""
+    """List the clusters of this checkout that stand."""
     if not CLUSTERS.is_dir():
         return []
     return sorted(path.name for path in CLUSTERS.iterdir() if keeper_client.stands(Layout(path.name)))

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 # The kernel kills the program when the process that started it dies, however it dies.
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 
 # Mounts made by the program vanish with it, and so does every process that it leaves behind.
-CONTAINED = (*DIES_WITH_US, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
+_OWN_VIEW = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
+CONTAINED = (*DIES_WITH_US, "unshare", *_OWN_VIEW)
 
 
-def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: str | None = None) -> str:
+def run(
+    argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: str | None = None
+) -> str:
     """Run to the end and return what was printed; raise CommandFailed with both streams when it fails."""
     done = subprocess.run(
         argv,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster.layout import (
     API_ADDRESS,
@@ -16,6 +16,9 @@ from e2e.cluster.layout import (
     Node,
 )
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _ETCD = "http://127.0.0.1:2379"
 _ETCD_PEER = "http://127.0.0.1:2380"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
@@ -23,7 +26,7 @@ PAUSE_IMAGE = "forebay.dev/pause:1"
 
 
 def etcd(layout: Layout) -> list[str]:
-    """The store, without fsync: no cluster here outlives its machine."""
+    """Keep the state without fsync: no cluster here outlives its machine."""
     return [
         "etcd",
         f"--data-dir={layout.folder}/etcd",
@@ -38,7 +41,7 @@ def etcd(layout: Layout) -> list[str]:
 
 
 def api_server(layout: Layout) -> list[str]:
-    """The API server with the admission, authorizers and token projection of an ordinary cluster."""
+    """Serve the API with the admission, authorizers and token projection of an ordinary cluster."""
     pki = layout.folder / "pki"
     return [
         "kube-apiserver",
@@ -67,7 +70,7 @@ def api_server(layout: Layout) -> list[str]:
 
 
 def controller_manager(layout: Layout) -> list[str]:
-    """The controllers; a node that is silent counts as lost after 20 s instead of 50 s, to keep tests short."""
+    """Run the controllers; a silent node counts as lost after 20 s instead of 50 s, to keep tests short."""
     kubeconfig = layout.folder / "system:kube-controller-manager.kubeconfig"
     return [
         "kube-controller-manager",
@@ -81,7 +84,7 @@ def controller_manager(layout: Layout) -> list[str]:
 
 
 def scheduler(layout: Layout) -> list[str]:
-    """The scheduler, as it is."""
+    """Schedule, with upstream's defaults."""
     return ["kube-scheduler", *_client(layout.folder / "system:kube-scheduler.kubeconfig")]
 
 
@@ -91,7 +94,7 @@ def _client(kubeconfig: Path) -> list[str]:
 
 
 def coredns(layout: Layout) -> list[str]:
-    """DNS for pods, as a plain process at the first node's address."""
+    """Answer DNS for pods, as a plain process at the first node's address."""
     file = layout.folder / "Corefile"
     file.write_text(
         f""".:53 {{
@@ -109,7 +112,7 @@ def coredns(layout: Layout) -> list[str]:
 
 
 def containerd(folder: Path, node: Node) -> list[str]:
-    """The container runtime of one node, with its network plugin."""
+    """Run the containers of one node, and plug them into its network."""
     _write_network(folder / "cni", node)
     file = folder / "containerd.toml"
     off = [f"io.containerd.snapshotter.v1.{name}" for name in ("btrfs", "zfs", "aufs", "devmapper")]
@@ -158,7 +161,7 @@ def _write_network(folder: Path, node: Node) -> None:
 
 
 def kubelet(layout: Layout, node: Node, labels: dict[str, str]) -> list[str]:
-    """The node agent."""
+    """Run the pods of one node."""
     file = layout.of(node) / "kubelet.json"
     file.write_text(json.dumps(_kubelet_configuration(layout, node), indent=1))
     return [
@@ -213,7 +216,7 @@ def _kubelet_configuration(layout: Layout, node: Node) -> dict[str, object]:
 
 
 def kube_proxy(layout: Layout, node: Node) -> list[str]:
-    """ClusterIPs and NodePorts of one node, by nftables."""
+    """Rewrite ClusterIPs and NodePorts on one node, by nftables."""
     file = layout.of(node) / "kube-proxy.json"
     document = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -230,5 +233,5 @@ def kube_proxy(layout: Layout, node: Node) -> list[str]:
 
 
 def fake_gpus(layout: Layout, node: Node) -> list[str]:
-    """The device plugin of one node."""
+    """Offer GPUs on one node."""
     return ["fakegpu", "-node", node.name, "-count", str(node.gpus), "-unhealthy", str(layout.unhealthy(node))]

@@ -1,5 +1,7 @@
 """What can go wrong with a local cluster, in one small tree.
 
+The tree:
+
     ClusterError
      +-- MachineUnfit      this machine cannot carry a cluster at all
      +-- CommandFailed     a program that we need ended with an error
@@ -8,19 +10,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 
 class ClusterError(Exception):
     """Something about the local cluster failed; the message is for people."""
 
 
-class MachineUnfit(ClusterError):
-    """This machine cannot carry a local cluster; the message says why and what to do instead."""
+class MachineUnfit(ClusterError):  # noqa: N818 - the names are sentences
+    """The machine cannot carry a local cluster; the message says why and what to do instead."""
 
 
-class CommandFailed(ClusterError):
+class CommandFailed(ClusterError):  # noqa: N818
     """A program ended with an error."""
 
     def __init__(self, argv: Sequence[str], code: int, output: str) -> None:
@@ -30,7 +35,7 @@ class CommandFailed(ClusterError):
         self.output = output
 
 
-class NeverReady(ClusterError):
+class NeverReady(ClusterError):  # noqa: N818
     """A state did not come about in time."""
 
     def __init__(self, what: str, seconds: float, logs: Path | None = None) -> None:

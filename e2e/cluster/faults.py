@@ -7,7 +7,6 @@ makes of it is for the test to wait for.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.wait import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from e2e.cluster.cluster import Cluster
 
 _BACK_WITHIN_S = 60.0
@@ -44,38 +45,38 @@ class Faults:
         self._cluster.kubectl("--namespace", namespace, "delete", "pod", pod, "--grace-period=0", "--force")
 
     def kill_kubelet(self, node: str) -> None:
-        """The node goes silent, its pods run on."""
+        """Silence a node; its pods run on."""
         self._cluster.node(node).signal("kubelet", signal.SIGKILL)
 
     def start_kubelet(self, node: str) -> None:
-        """The kubelet comes back."""
+        """Bring the kubelet back."""
         found = self._cluster.node(node)
         found.spawn("kubelet", config.kubelet(self._cluster.layout, found.node, self._cluster.labels))
 
     def kill_node(self, node: str) -> None:
-        """The node loses power: every process of it ends at once, its network is gone."""
+        """Cut a node's power: every process of it ends at once, its network is gone."""
         if node == self._cluster.nodes[0].node.name:
             raise ClusterError(f"{node} carries the control plane; start the cluster with more nodes and kill another.")
         self._cluster.keeper.ask("kill_node", node=node)
 
     def start_node(self, node: str) -> None:
-        """The node boots again, with the disk that it had."""
+        """Boot a node again, with the disk that it had."""
         found = self._cluster.node(node)
         self._cluster.boot(found)
         found.start_agents(self._cluster.labels)
 
     def kill_api_server(self) -> None:
-        """Nobody can read or write the cluster's state; what runs keeps running."""
+        """Take the cluster's state away from readers and writers; what runs keeps running."""
         self._cluster.nodes[0].signal("kube-apiserver", signal.SIGKILL)
 
     def start_api_server(self) -> None:
-        """The API server comes back, and answers when this returns."""
+        """Bring the API server back; it answers when this returns."""
         self._cluster.nodes[0].spawn("kube-apiserver", config.api_server(self._cluster.layout))
         until(self._cluster.api.ready, "API server ready again", _BACK_WITHIN_S, self._cluster.layout.logs)
 
     @contextmanager
     def without_api_server(self) -> Iterator[None]:
-        """No API server within this block."""
+        """Run a block without API server."""
         self.kill_api_server()
         try:
             yield
@@ -83,7 +84,7 @@ class Faults:
             self.start_api_server()
 
     def set_unhealthy_gpus(self, node: str, *numbers: int) -> None:
-        """These GPUs of the node, and no others, are unhealthy; without numbers, all are well."""
+        """Make these GPUs of the node unhealthy, and no others; without numbers, all are well."""
         file = self._cluster.layout.unhealthy(self._cluster.node(node).node)
         draft = file.with_suffix(".new")
         draft.write_text("".join(f"GPU-{node}-{number}\n" for number in numbers))

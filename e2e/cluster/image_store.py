@@ -2,8 +2,6 @@
 
 Unpacking the three images costs a node 15 s; a copy of hard links costs 0.4 s. The files are safe to share: blobs and
 unpacked layers are never written again, and the databases, which are, get copied for real.
-
-Run as a program, this file is what fills a store, inside namespaces that end with it.
 """
 
 from __future__ import annotations
@@ -12,28 +10,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-_SOCKET = "/run/store.sock"
-# Only what imports and unpacks; the opt plugin would make /opt/containerd.
-_CONFIGURATION = """version = 2
-disabled_plugins = [
-  "io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp",
-]
-"""
+from e2e.cluster.command import CONTAINED, run
+from e2e.cluster.paths import SOURCES, cache, digest, locked
+from e2e.cluster.progress import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _STORES_KEPT = 3
-_ANSWERS_WITHIN_S = 30.0
 
 
 def filled(archives: Sequence[Path]) -> Path:
-    """A store that holds these images; fill one unless the cache has it."""
-    from e2e.cluster.paths import cache, digest, locked
-
+    """Return a store that holds these images; fill one unless the cache has it."""
     stores = cache() / "image-stores"
     stores.mkdir(exist_ok=True)
     states = [(archive.name, archive.stat()) for archive in archives]
@@ -64,46 +55,21 @@ def _newest_first(stores: Path) -> list[Path]:
 
 
 def _fill(store: Path, archives: Sequence[Path]) -> None:
-    from e2e.cluster.command import CONTAINED, run
-    from e2e.cluster.progress import say
-
     say(f"Unpacking images: {', '.join(archive.stem for archive in archives)}")
     with tempfile.TemporaryDirectory(dir=store.parent, prefix=".filling-") as folder:
         root = Path(folder) / "root"
         # The layers of the last store are mostly those of the next: after a change of code all but one.
         for last in _newest_first(store.parent)[:1]:
             copy(last, root)
-        run([*CONTAINED, sys.executable, "-S", "-E", __file__, str(root), *map(str, archives)])
+        run(
+            [
+                *CONTAINED,
+                sys.executable,
+                "-S",
+                "-E",
+                str(SOURCES / "image_store_filler.py"),
+                str(root),
+                *map(str, archives),
+            ]
+        )
         root.rename(store)
-
-
-def main() -> None:
-    """Import the archives (arguments from the second on) into the store (the first)."""
-    root, *archives = sys.argv[1:]
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
-    configuration = Path("/run/store.toml")
-    configuration.write_text(_CONFIGURATION)
-    options = ("--config", str(configuration), "--root", root, "--state", "/run/store", "--address", _SOCKET)
-    with subprocess.Popen(["containerd", "--log-level", "warn", *options]) as containerd:
-        ctr = ("ctr", "--address", _SOCKET, "--namespace=k8s.io")
-        deadline = time.monotonic() + _ANSWERS_WITHIN_S
-        while subprocess.run([*ctr, "version"], capture_output=True, check=False).returncode:
-            if time.monotonic() > deadline or containerd.poll() is not None:
-                sys.exit("containerd did not answer")
-            time.sleep(0.05)
-        imported = "".join(_output(*ctr, "images", "import", archive) for archive in archives)
-        # The store that this one began as may hold images that are not wanted here. What the import itself did not
-        # name goes; layers without an image are collected when containerd starts next.
-        for name in _output(*ctr, "images", "ls", "--quiet").split():
-            if f"unpacking {name} " not in imported:
-                _output(*ctr, "images", "rm", name)
-        containerd.terminate()
-
-
-def _output(*argv: str) -> str:
-    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        main()

@@ -10,10 +10,10 @@ import importlib.metadata
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster import buildah, debian
 from e2e.cluster.base_image import base_image
@@ -21,6 +21,9 @@ from e2e.cluster.command import run
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.paths import ROOT, SOURCES, cache, digest, locked
 from e2e.cluster.progress import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _PACKAGES = (ROOT / "operator" / "forebay", ROOT / "replica_image" / "forebay_replica")
 _PROJECT = tuple(ROOT / name for name in ("pyproject.toml", "uv.lock", "README.md", "LICENSE"))
@@ -49,14 +52,14 @@ def _wheel_inputs() -> list[Path]:
 
 
 def _fill_python(*extras: str) -> Callable[[Path], None]:
-    """The context of a Python image: the wheel, and what the lock file says for these extras."""
+    """Fill the context of a Python image: the wheel, and what the lock file says for these extras."""
 
     def fill(context: Path) -> None:
         uv = _uv()
         chosen = [option for extra in extras for option in ("--extra", extra)]
         # Without the header, which names the output file: the same requirements must be the same bytes.
-        requirements = ("--no-header", "--no-dev", "--no-emit-project", "--output-file", str(context / "requirements.txt"))
-        run([uv, "export", "--quiet", "--frozen", *requirements, *chosen], cwd=ROOT)
+        output = ("--no-header", "--output-file", str(context / "requirements.txt"))
+        run([uv, "export", "--quiet", "--frozen", "--no-dev", "--no-emit-project", *output, *chosen], cwd=ROOT)
         for wheel in _wheel().glob("*.whl"):
             shutil.copyfile(wheel, context / wheel.name)
 
@@ -64,7 +67,7 @@ def _fill_python(*extras: str) -> Callable[[Path], None]:
 
 
 def _wheel() -> Path:
-    """The folder of our own wheel, which all images share."""
+    """Return the folder of our own wheel, which all images share."""
     wheels = cache() / "wheels"
     wheels.mkdir(exist_ok=True)
     target = wheels / _key(_wheel_inputs())
@@ -118,7 +121,7 @@ def build_all() -> list[Path]:
             base = base_image()
             # Two at a time: half of a build waits for the disk.
             with ThreadPoolExecutor(2) as pool:
-                list(pool.map(lambda work: _build(*work, base), changed))
+                list(pool.map(lambda work: _build(work[0], work[1], base), changed))
             # Without this every build of every change would stay in the storage.
             buildah.buildah("rmi", "--prune")
     for archive in archives.values():

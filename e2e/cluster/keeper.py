@@ -19,7 +19,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from e2e.cluster import cgroups
 from e2e.cluster.command import DIES_WITH_US
@@ -27,11 +27,31 @@ from e2e.cluster.layout import Layout
 from e2e.cluster.paths import ROOT, SOURCES, cache
 from e2e.cluster.relay import Relay
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
 _NAMESPACES = ("--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc")
 SOCKET = "keeper.sock"
 LOCK = "keeper.lock"
 # The kubelet's log lines and JSON answers fit; the default of 64 KiB would not hold a long argv with certificates.
 _LINE_LIMIT = 1 << 20
+
+
+def _prepared(layout: Layout, node: str) -> dict[str, Any]:
+    """Make what must exist outside before the node's first process starts, and say what that is to do."""
+    cgroups.create(layout.identity, node)
+    for source in layout.binds(node).values():
+        Path(source).mkdir(parents=True, exist_ok=True)
+    return {
+        "hostname": node,
+        "cgroups": cgroups.entrances(layout.identity, node),
+        "keep": [str(ROOT), str(cache())],
+        "binds": layout.binds(node),
+    }
+
+
+def _child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 class NodeSpace:
@@ -47,15 +67,7 @@ class NodeSpace:
 
     async def start(self, layout: Layout) -> None:
         """Make the namespaces and wait until their mounts stand."""
-        cgroups.create(layout.identity, self.name)
-        settings = {
-            "hostname": self.name,
-            "cgroups": cgroups.entrances(layout.identity, self.name),
-            "keep": [str(ROOT), str(cache())],
-            "binds": layout.binds(self.name),
-        }
-        for source in layout.binds(self.name).values():
-            Path(source).mkdir(parents=True, exist_ok=True)
+        settings = _prepared(layout, self.name)
         # -S and -E: no site packages and no environment of the project, which node_init does not need.
         init = (sys.executable, "-S", "-E", str(SOURCES / "node_init.py"), json.dumps(settings))
         log = (layout.logs / f"{self.name}-init.log").open("ab")
@@ -66,7 +78,7 @@ class NodeSpace:
             )  # fmt: skip
         self._listener = asyncio.create_task(self._listen())
         await self._until(lambda: self._ready)
-        self.pid = int(Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()[0])
+        self.pid = _child(self._process.pid)
 
     async def spawn(self, service: str, argv: list[str], env: dict[str, str], log: str) -> None:
         """Start a daemon in the node; its pid is known when this returns."""
@@ -93,18 +105,16 @@ class NodeSpace:
         self._listener.cancel()
 
     def _order(self, order: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        cast("asyncio.StreamWriter", self._process.stdin).write(json.dumps(order).encode() + b"\n")
 
-    async def _until(self, predicate: Any) -> None:
+    async def _until(self, predicate: Callable[[], bool]) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: predicate() or self._process.returncode is not None)
         if not predicate():
             raise RuntimeError(f"{self.name} has ended")
 
     async def _listen(self) -> None:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+        async for line in cast("asyncio.StreamReader", self._process.stdout):
             async with self._changed:
                 self._note(json.loads(line))
                 self._changed.notify_all()
@@ -124,6 +134,8 @@ class NodeSpace:
             case {"exited": name, "status": status}:
                 self.running.pop(name, None)
                 _log(f"{self.name}: {name} ended with {status}")
+            case _:
+                _log(f"{self.name}: not understood: {message}")
 
 
 class Keeper:
@@ -175,38 +187,37 @@ class Keeper:
                 await writer.drain()
         writer.close()
 
-    async def _do(self, do: str, node: str = "", **arguments: Any) -> Any:
-        match do:
-            case "start_node":
-                return await self._start_node(node)
-            case "kill_node":
-                return await self._nodes.pop(node).kill()
-            case "spawn":
-                return await self._nodes[node].spawn(**arguments)
-            case "signal":
-                return await self._nodes[node].signal(**arguments)
-            case "running":
-                return {name: sorted(space.running) for name, space in self._nodes.items()}
-            case "relay":
-                return await self._door().open(**arguments)
-            case "answers":
-                return await self._door().answers(**arguments)
-            case "detach":
-                self._detached = True
-            case "down":
-                self._keep_logs = bool(arguments["keep_logs"])
-                self._end.set()
-            case _:
-                raise ValueError(do)
-        return None
+    async def _do(self, do: str, **arguments: Any) -> Any:
+        requests: dict[str, Callable[..., Awaitable[Any]]] = {
+            "start_node": self._start_node,
+            "kill_node": lambda node: self._nodes.pop(node).kill(),
+            "spawn": lambda node, **order: self._nodes[node].spawn(**order),
+            "signal": lambda node, **order: self._nodes[node].signal(**order),
+            "running": self._running,
+            "relay": lambda host, port: self._door().open(host, port),
+            "answers": lambda host, port: self._door().answers(host, port),
+            "detach": self._detach,
+            "down": self._down,
+        }
+        return await requests[do](**arguments)
 
-    async def _start_node(self, name: str) -> int:
-        space = self._nodes[name] = NodeSpace(name)
+    async def _start_node(self, node: str) -> int:
+        space = self._nodes[node] = NodeSpace(node)
         await space.start(self._layout)
         if self._relay is None:
             # The first node is the way in: it carries the control plane, and its bridge reaches all pods.
             self._relay = Relay(space.pid)
         return space.pid
+
+    async def _running(self) -> dict[str, list[str]]:
+        return {name: sorted(space.running) for name, space in self._nodes.items()}
+
+    async def _detach(self) -> None:
+        self._detached = True
+
+    async def _down(self, *, keep_logs: bool) -> None:
+        self._keep_logs = keep_logs
+        self._end.set()
 
     def _door(self) -> Relay:
         if self._relay is None:

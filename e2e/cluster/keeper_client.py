@@ -9,14 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from e2e.cluster import cgroups
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.keeper import LOCK, SOCKET, sweep
-from e2e.cluster.layout import Layout
 from e2e.cluster.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e.cluster.layout import Layout
 
 
 class KeeperClient:
@@ -122,7 +125,6 @@ def start(layout: Layout) -> KeeperClient:
 
 
 def _await_first_line(process: subprocess.Popen[bytes], log: Path) -> None:
-    assert process.stdout is not None
-    with process.stdout:
-        if not process.stdout.readline():
+    with cast("IO[bytes]", process.stdout) as stdout:
+        if not stdout.readline():
             raise ClusterError(f"the keeper did not start: {log.read_text()}")

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster.paths import CLUSTERS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 POD_NETWORK_BITS = 16
 SERVICE_NETWORK = "10.89.0.0/16"
@@ -83,11 +86,11 @@ class Layout:
         return self.folder / "state.json"
 
     def of(self, node: Node) -> Path:
-        """The folder of one node."""
+        """Return the folder of one node."""
         return self.folder / node.name
 
     def binds(self, node: str) -> dict[str, str]:
-        """Fixed paths of kubelet and containerd, and the folders of ours which they see there.
+        """Map fixed paths of kubelet and containerd to the folders of ours that they see there.
 
         Their defaults are short. A Unix socket's address holds 108 bytes, and a checkout may lie deeper than that.
         """
@@ -98,5 +101,5 @@ class Layout:
         }
 
     def unhealthy(self, node: Node) -> Path:
-        """The file that names the node's unhealthy GPUs."""
+        """Return the file that names the node's unhealthy GPUs."""
         return self.of(node) / "unhealthy"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster import config
 from e2e.cluster.command import run
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.keeper_client import KeeperClient
 from e2e.cluster.layout import BRIDGE, POD_NETWORK_BITS, UPLINK, Layout, Node
 from e2e.cluster.wait import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e.cluster.keeper_client import KeeperClient
 
 _RUNTIME_WITHIN_S = 30.0
 _CABLE_GONE_WITHIN_S = 10.0
@@ -26,11 +30,11 @@ class RunningNode:
         self._path = path
 
     def enter(self, cwd: str = "/") -> list[str]:
-        """What to put before a command to run it in all of the node's namespaces."""
+        """Say what to put before a command to run it in all of the node's namespaces."""
         return ["nsenter", f"--target={self.pid}", "--mount", "--net", "--pid", "--uts", "--ipc", f"--wd={cwd}", "--"]
 
     def enter_network(self) -> list[str]:
-        """What to put before a command to run it in the node's network and otherwise on the machine."""
+        """Say what to put before a command to run it in the node's network and otherwise on the machine."""
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "--"]
 
     def connect(self, first: RunningNode | None) -> None:

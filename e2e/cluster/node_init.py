@@ -52,7 +52,8 @@ def _prepare_mounts(keep: list[str], binds: dict[str, str]) -> None:
     _mount("-t", "tmpfs", "tmpfs", "/var/log")
     for folder in ("/run/node/upper", "/run/node/work", "/run/netns", "/run/containerd", "/run/lock"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    _mount("-t", "overlay", "overlay", "-o", "lowerdir=/var/lib,upperdir=/run/node/upper,workdir=/run/node/work", "/var/lib")
+    layers = "lowerdir=/var/lib,upperdir=/run/node/upper,workdir=/run/node/work"
+    _mount("-t", "overlay", "overlay", "-o", layers, "/var/lib")
     for path, handle in kept.items():
         Path(path).mkdir(parents=True, exist_ok=True)
         subprocess.run(["mount", "--rbind", f"/proc/self/fd/{handle}", path], check=True, pass_fds=(handle,))

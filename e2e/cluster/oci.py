@@ -8,16 +8,19 @@ import json
 import os
 import platform
 import tarfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster.config import PAUSE_IMAGE
 from e2e.cluster.paths import cache, digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def pause_archive(programs: Path) -> Path:
-    """The image of the sandbox, written once beside its program."""
+    """Return the sandbox's image, written on first use."""
     program = programs / "pause"
     archive = cache() / "images" / f"pause-{digest([program])}.tar"
     if not archive.exists():
@@ -29,7 +32,7 @@ def pause_archive(programs: Path) -> Path:
 
 
 def write(archive: Path, name: str, program: Path) -> None:
-    """An OCI archive with `program` as its only file and entry point."""
+    """Write an OCI archive with `program` as its only file and entry point."""
     layer = _tar({program.name: program.read_bytes()}, mode=0o755)
     config = {
         "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),

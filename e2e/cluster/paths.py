@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = Path(__file__).resolve().parent
@@ -15,7 +18,7 @@ CLUSTERS = ROOT / "build" / "cluster"
 
 
 def cache() -> Path:
-    """The user's cache folder for Forebay, made when it is missing."""
+    """Return the user's cache folder for Forebay, making it when it is missing."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     path = Path(base) / "forebay"
     path.mkdir(parents=True, exist_ok=True)
@@ -23,7 +26,7 @@ def cache() -> Path:
 
 
 def digest(files: Iterable[Path], *words: str) -> str:
-    """A short name for the content of files and words: the key under which a result is cached.
+    """Name the content of files and words, shortly: the key under which a result is cached.
 
     The names of the files count as well as their bytes, so that renaming one is a change.
     """

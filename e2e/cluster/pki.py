@@ -6,10 +6,13 @@ import base64
 import json
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster.command import run
 from e2e.cluster.layout import API_ADDRESS, SERVICE_ADDRESS, Node
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "365")
 
@@ -22,7 +25,7 @@ class Identities:
     tokens: dict[str, str]
 
     def kubeconfig(self, user: str, server: str) -> str:
-        """A self-contained kubeconfig for one user."""
+        """Write a self-contained kubeconfig for one user."""
         authority = base64.b64encode((self.folder / "ca.crt").read_bytes()).decode()
         return json.dumps(
             {

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # A log wants to know that work goes on, not every package.
 _LINE_EVERY_S = 10.0
@@ -38,14 +43,11 @@ class _Lines:
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Bar]:
-    """A progress bar where somebody watches, lines where nobody does."""
+    """Show a progress bar where somebody watches, lines where nobody does."""
     if not sys.stderr.isatty():
         say(title)
         yield _Lines(title, total)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     columns = ("{task.description}", BarColumn(), "{task.percentage:>3.0f} %", TimeElapsedColumn())
     with Progress(*columns, TextColumn("[dim]{task.fields[detail]}"), console=Console(stderr=True)) as progress:
         task = progress.add_task(title, total=total, detail="")

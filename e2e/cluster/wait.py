@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster.errors import NeverReady
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 # Short enough that a wait adds nothing noticeable, long enough that asking costs less than 5 % of a core.
 _ASK_EVERY_S = 0.1

@@ -7,17 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from e2e.cluster import keeper_client
-from e2e.cluster.cluster import Cluster
 from e2e.cluster.layout import Layout
 from e2e.cluster.paths import ROOT
 from e2e.cluster.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from e2e.cluster.cluster import Cluster
 
 IMAGE = "forebay/operator:dev"
 
@@ -88,7 +91,10 @@ def test_a_pod_reaches_a_service_on_the_other_node_by_its_name(cluster: Cluster)
 
 
 def answers(port: int) -> bool:
-    return subprocess.run(["curl", "--silent", "--fail", f"127.0.0.1:{port}"], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(["curl", "--silent", "--fail", f"127.0.0.1:{port}"], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 def test_a_pod_reads_a_folder_of_the_machine(cluster: Cluster, tmp_path: Path) -> None:
@@ -108,7 +114,11 @@ def test_a_pod_reads_a_folder_of_the_machine(cluster: Cluster, tmp_path: Path) -
 
 def test_a_projected_token_is_who_it_says_it_is(cluster: Cluster) -> None:
     token = cluster.kubectl("create", "token", "default", "--audience=replica").strip()
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token, "audiences": ["replica"]}}
+    review = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": token, "audiences": ["replica"]},
+    }
     answer = json.loads(cluster.kubectl("create", "--output=json", "-f", "-", stdin=json.dumps(review)))
     assert answer["status"]["user"]["username"] == "system:serviceaccount:default:default"
 
@@ -135,7 +145,9 @@ def test_killed_containers_are_restarted(cluster: Cluster) -> None:
     apply(cluster, pod("victim", "import time; time.sleep(1e6)", restartPolicy="Always"))
     cluster.kubectl("wait", "pod/victim", "--for=condition=Ready", "--timeout=60s")
     cluster.faults.kill_containers("default", "victim")
-    cluster.kubectl("wait", "pod/victim", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=60s")
+    cluster.kubectl(
+        "wait", "pod/victim", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=60s"
+    )
 
 
 def test_a_killed_api_server_comes_back_with_its_state(cluster: Cluster) -> None:
@@ -156,17 +168,17 @@ START = "from e2e.cluster.cluster import Cluster; Cluster.start('{}'); print('up
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("name", "when"), [("crash-up", "when it stands"), ("crash-start", "while it starts")])
-def test_a_killed_starter_leaves_nothing_behind(name: str, when: str) -> None:
-    layout = Layout(name)
-    command = [sys.executable, "-c", START.format(name)]
+@pytest.mark.parametrize("when", ["standing", "starting"])
+def test_a_killed_starter_leaves_nothing_behind(when: str) -> None:
+    layout = Layout(f"{when}-{os.getpid()}")
+    command = [sys.executable, "-c", START.format(layout.name)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes) as starter:
         assert starter.stdout is not None
-        if when == "when it stands":
+        if when == "standing":
             assert starter.stdout.readline() == b"up\n"
         else:
-            until(lambda: (layout.logs / "node-1-etcd.log").exists(), "the first daemon", 60)
+            until((layout.logs / "node-1-etcd.log").exists, "the first daemon", 60)
         starter.send_signal(signal.SIGKILL)
     until(lambda: not keeper_client.stands(layout), "the keeper to go", 30)
     assert traces(layout) == []
