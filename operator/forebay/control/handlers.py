@@ -115,4 +115,6 @@ class Doorbell:
 
     async def _once(self, registry: kopf.OperatorRegistry) -> None:
         scope: dict[str, Any] = {"namespaces": [self._namespace]} if self._namespace else {"clusterwide": True}
+        # Without an identity kopf asks for the user's name, and the container's user has none (KeyError from getpwuid).
+        scope["identity"] = "forebay"
         await kopf.operator(registry=registry, settings=_settings(), stop_flag=self._stop, **scope)
