@@ -68,7 +68,7 @@ class Loop:
     Attributes
     ----------
     last_tick_ms : int or None
-        When the last tick ended; None before the first one of a leadership.
+        When the last successful tick ended, at first when this leadership began; None while not leading.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Loop:
         self._parts, self._election = parts, election
         self._now_ms, self._wall_ms, self._tick_ms = now_ms, wall_ms, tick_ms
         self._wake = asyncio.Event()
+        self._last_error = ""
         self._term: int | None = None
         self._unreadable: frozenset[str] = frozenset()
         self._attainment = Attainment()
@@ -115,7 +116,7 @@ class Loop:
     async def _lead(self) -> None:
         await self._recall()
         self._parts.metrics.leading.set(1)
-        due_ms = self._now_ms()
+        due_ms = self.last_tick_ms = self._now_ms()
         while self._election.leading.is_set():
             started_ms = self._now_ms()
             self._wake.clear()
@@ -154,9 +155,14 @@ class Loop:
                 self._act(judged)
                 counts = self._tell(judged, started_ms)
                 self._record(judged, counts, started_ms)
-        except Exception:
-            log.exception("a tick failed")
+        except Exception as error:
+            # The same error each second is told once: the second traceback says no more than the first.
+            if repr(error) != self._last_error:
+                log.exception("a tick failed")
+            self._last_error = repr(error)
+            self._parts.metrics.ticks_failed.inc()
             return
+        self._last_error = ""
         self.last_tick_ms = self._now_ms()
 
     def _act(self, judged: Judged) -> None:
@@ -189,9 +195,8 @@ class Loop:
             parts.metrics.journal_dropped.set(parts.journal.dropped_total)
         parts.metrics.garbage.labels("replica").set(parts.scraper.garbage_total)
         parts.metrics.fleet.tell(judged.decisions, counts, self._attained)
-        if self.last_tick_ms is not None:
-            elapsed_ms = now_ms - self.last_tick_ms
-            for service, pods in judged.pods.items():
-                for pod in pods:
-                    state = "draining" if pod.leaving else pod.state.value
-                    parts.metrics.fleet.hold(service, state, pod.gpus, elapsed_ms)
+        elapsed_ms = now_ms - judged.before.recent.now_ms
+        for service, pods in judged.pods.items():
+            for pod in pods:
+                state = "draining" if pod.leaving else pod.state.value
+                parts.metrics.fleet.hold(service, state, pod.gpus, elapsed_ms)

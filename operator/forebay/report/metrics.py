@@ -101,6 +101,7 @@ class Metrics:
         at = self.registry
         self.tick_seconds = Histogram("forebay_tick_seconds", "Time of one tick", buckets=_TICK_BUCKETS, registry=at)
         self.ticks_late = Counter("forebay_ticks_late", "Ticks that began after the next one was due", registry=at)
+        self.ticks_failed = Counter("forebay_ticks_failed", "Ticks that an error ended", registry=at)
         self.decisions = Counter("forebay_decisions", "Decisions that changed a service", _SERVICE, registry=at)
         self.actions = Counter("forebay_actions", "Actions by kind and outcome", ("action", "outcome"), registry=at)
         self.status_writes = Counter("forebay_status_writes", "Writes of status", registry=at)
