@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import orjson
 import typer
@@ -174,6 +174,10 @@ def run(where: Where, plan: Plan, *, seed: int, warm: bool, out: Path, values: P
             return report(target, plan, seed=seed, warm=warm, out=out)
 
 
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 def main(  # noqa: PLR0917 - typer makes options of them
     cluster: Annotated[
         Where, typer.Option(help="local: a new one on this machine; current: your kubeconfig's.")
@@ -193,6 +197,9 @@ def main(  # noqa: PLR0917 - typer makes options of them
     Ends with 0 if nothing was lost and goodput is at least 95 %, with 1 if a rule was broken, with 2 without a score.
     """
     out.mkdir(parents=True, exist_ok=True)
+    # A closed terminal and a cancelled job are to clean up as Ctrl-C does; in the background even that is ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
         result = run(
             cluster, COMPRESSED if compressed else FULL, seed=seed, warm=warm, out=out.resolve(), values=values

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
 import signal
 import sys
 from contextlib import AsyncExitStack
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import orjson
 
+from e2e.cluster.command import DIES_WITH_US
 from e2e.demo.load import PLANS
 from e2e.demo.promote import PromotionWatch
 from e2e.demo.stage import Stage, complaints, is_ready
@@ -66,7 +68,9 @@ async def wait_ready(stage: Stage, view: View, *, warm: bool) -> None:
 async def run_load(stage: Stage, view: View, url: str, seed: int, out: Path) -> None:
     """Run the generator to its end and show how it goes."""
     plan = stage.plan
-    argv = (sys.executable, "-m", "e2e.demo.load", "--url", url, "--plan", plan.name, "--seed", str(seed))
+    # Where the kernel can do it, it ends the generator with us.
+    bound = DIES_WITH_US if shutil.which(DIES_WITH_US[0]) else ()
+    argv = (*bound, sys.executable, "-m", "e2e.demo.load", "--url", url, "--plan", plan.name, "--seed", str(seed))
     process = await asyncio.create_subprocess_exec(*argv, "--out", str(out), stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None  # noqa: S101 - for mypy: stdout is a pipe
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from e2e.cluster.cluster import Cluster
-from e2e.cluster.command import run
+from e2e.cluster.command import DIES_WITH_US, run
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import build_all
 from e2e.cluster.progress import say
@@ -84,7 +84,8 @@ def local() -> Iterator[Target]:
     with Cluster.start(nodes=_NODES, gpus_per_node=_GPUS_PER_NODE, images=images) as cluster:
         say(f"   stands after {time.monotonic() - started:.0f} s")
         inner = {"KUBECONFIG": str(cluster.kubeconfig)}
-        prefix = cluster.enter_prefix(network_only=True)
+        # The play must not outlive us, however we end: nobody else would end it.
+        prefix = [*DIES_WITH_US, *cluster.enter_prefix(network_only=True)]
         # Helm's own files lie with the cluster, so that no repository of the user's plays a part.
         homes = {
             f"HELM_{kind}_HOME": str(cluster.layout.folder / "helm" / kind) for kind in ("CACHE", "CONFIG", "DATA")
