@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).with_name("scripted_replica.py")
 OPERATOR = "system:serviceaccount:forebay:forebay-operator"
-PATIENCE_S = 30.0  # for a state to come about on a machine that has other things to do
+PATIENCE_S = 60.0  # for a state to come about on a machine that has other things to do
 
 
 def free_port() -> int:
@@ -101,11 +101,11 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(stage: Path, api_url: str = "", drain: str = "quick", **settings: Any) -> AsyncIterator[Replica]:
+async def replica(stage: Path, api_url: str = "", pace: str = "quick", **settings: Any) -> AsyncIterator[Replica]:
     """Run a supervisor with a scripted engine; whatever is left of both afterwards is killed."""
     port, engine_port = free_port(), free_port()
     config = ReplicaConfig("Scripted", "file:///m", ("m",), operator_username=OPERATOR, **settings)
-    arguments = (str(port), str(engine_port), str(stage), api_url, config.to_json(), drain)
+    arguments = (str(port), str(engine_port), str(stage), api_url, config.to_json(), pace)
     process = await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), *arguments)
     async with aiohttp.ClientSession() as http:
         running = Replica(process, port, stage, http)

@@ -2,6 +2,7 @@
 
     health, rehearsal, page   a file of that name makes that route answer 503
     running, queued           what the gauges say
+    embeds                    there are embeddings and no completions
     lies                      /sleep answers 200 and nothing happens
     hangs                     /metrics does not answer
     exit                      the process ends with the code in it
@@ -42,8 +43,15 @@ async def health(_: web.Request) -> web.Response:
 
 
 async def complete(request: web.Request) -> web.Response:
+    if (STAGE / "embeds").exists():
+        return web.Response(status=404)
     note("rehearsals", (await request.json())["model"])
     return unless("rehearsal")
+
+
+async def embed(request: web.Request) -> web.Response:
+    note("embedded", (await request.json())["input"])
+    return web.Response()
 
 
 async def metrics(_: web.Request) -> web.Response:
@@ -88,7 +96,7 @@ async def main() -> int:
     have_children()
     app = web.Application()
     app.add_routes([web.get("/health", health), web.get("/metrics", metrics), web.post("/v1/completions", complete)])
-    app.add_routes([web.post("/sleep", sleep), web.post("/wake_up", wake_up)])
+    app.add_routes([web.post("/sleep", sleep), web.post("/wake_up", wake_up), web.post("/v1/embeddings", embed)])
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", int(sys.argv[1])).start()
