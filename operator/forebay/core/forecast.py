@@ -58,7 +58,7 @@ class Rates:
     running_burst_milli: I64  # over the last seconds
 
 
-def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: Sight, *, expected_milli: I64) -> Timers:
+def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: Sight) -> Timers:
     """Bring the chart and the clocks of traffic up to date.
 
     Parameters
@@ -71,12 +71,10 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
         How uneven the arrivals are.
     seen
         For the time.
-    expected_milli
-        Arrivals a second that were expected before this look, in thousandths.
     """
     arrivals = np.maximum(tick.arrivals, tick.entered)
     for_it = arrivals * _EVIDENCE_MILLINATS
-    expected = np.maximum(expected_milli, _EXPECTED_LEAST_MILLI)
+    expected = np.maximum(timers.expected_milli, _EXPECTED_LEAST_MILLI)
     against = _AGAINST * expected * min(seen.elapsed_ms, STABLE_SECONDS * SECOND_MS) // SECOND_MS
     evidence = (for_it - against) * MILLI // dispersion_milli
     settled = seen.now_ms - timers.since_ms >= WINDOW_LEAST_MS
@@ -99,7 +97,7 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
     )
 
 
-def measure(ring: Ring, timers: Timers, usual: Usual, now_ms: int) -> Rates:
+def measure(ring: Ring, timers: Timers, usual: Usual, now_ms: int) -> tuple[Timers, Rates]:
     """Read the windows.
 
     Parameters
@@ -112,6 +110,11 @@ def measure(ring: Ring, timers: Timers, usual: Usual, now_ms: int) -> Rates:
         For the dispersion.
     now_ms
         The time.
+
+    Returns
+    -------
+    tuple
+        The timers with what the next look is expected to bring, and the rates.
     """
     stable_ms = _stable_ms(timers, now_ms)
     burst = known(timers.burst_since_s)
@@ -134,7 +137,7 @@ def measure(ring: Ring, timers: Timers, usual: Usual, now_ms: int) -> Rates:
     count = in_burst(ring.arrivals, ring.entered)
     chance = isqrt(_SURE_SIGMAS_SQUARED_MILLI * np.minimum(count, COUNT_MAX) // MILLI * usual.dispersion_milli // MILLI)
     burst_milli = burst_rate(count)
-    return Rates(
+    rates = Rates(
         stable_milli=stable_milli,
         stable_prompt_milli=stable(
             ring.arrival_prompt_tokens, ring.entered_prompt_tokens, rising * usual.prompt_tokens
@@ -146,11 +149,7 @@ def measure(ring: Ring, timers: Timers, usual: Usual, now_ms: int) -> Rates:
         running_stable_milli=_running_milli(ring, now_ms, STABLE_SECONDS),
         running_burst_milli=_running_milli(ring, now_ms, RUNNING_BURST_SECONDS),
     )
-
-
-def expected_milli(rates: Rates) -> I64:
-    """Return the arrivals a second that the next look is expected to bring, in thousandths."""
-    return np.maximum(rates.stable_milli, rates.burst_milli)
+    return replace(timers, expected_milli=np.maximum(stable_milli, burst_milli)), rates
 
 
 def _stable_ms(timers: Timers, now_ms: int) -> I64:

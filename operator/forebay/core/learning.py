@@ -13,7 +13,7 @@ import numpy as np
 
 from forebay.core import forecast, histogram, step_times
 from forebay.core.memory import LEAD_BINS, RING_SECONDS, SCALE_BINS
-from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, known, segment_sum
+from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, known, or_else, segment_sum
 
 if TYPE_CHECKING:
     from forebay.core.fleet import FleetSpec
@@ -30,6 +30,8 @@ _SCALE_PRIOR: Final = np.array([0, 0, 1, 2, 3, 4, 3, 2, 1] + [0] * (SCALE_BINS -
 _QUARTILE_PERMILLE: Final = 750
 _SCALE_LIMIT: Final = 512  # about ten minutes of seconds
 _LEAD_LIMIT: Final = 64  # starts
+# What became warm only after it was wanted had a cold start; one label is never that slow.
+_PROMOTE_LONGEST_MS: Final = 10_000
 _LEAD_PRIOR_COUNT: Final = 3  # starts that the prior weighs as much as
 _RISE_LIMIT: Final = 4096  # periods: with 90 s each, four days
 # Means of lengths remember the last 128 to 256 requests; the prefix share remembers a quarter of a million tokens.
@@ -115,8 +117,9 @@ def learn(
     service, services = snapshot.replicas.service, len(fleet.services)
     cold_ms, cold_seen = _slowest(change.started, snapshot.replicas.since_created_ms, service, services)
     raised_ms = timers.raised_ms[service]
-    promoted = change.promoted & known(raised_ms)
-    promote_ms, promote_seen = _slowest(promoted, snapshot.now_ms - np.where(promoted, raised_ms, 0), service, services)
+    waited_ms = snapshot.now_ms - or_else(raised_ms, snapshot.now_ms)
+    promoted = change.promoted & known(raised_ms) & (waited_ms <= _PROMOTE_LONGEST_MS)
+    promote_ms, promote_seen = _slowest(promoted, waited_ms, service, services)
     scaled = replace(
         learned,
         decode_scale=histogram.add(learned.decode_scale, decode_seen, _scale_bin(decode_milli), _SCALE_LIMIT),
@@ -127,13 +130,13 @@ def learn(
     return _learn_lengths(scaled, snapshot, change, services)
 
 
-def learn_dispersion(learned: Learned, recent: Recent, now_ms: int, expected_milli: I64) -> Learned:
+def learn_dispersion(learned: Learned, recent: Recent, now_ms: int) -> Learned:
     """Add how far the arrivals of the second that has just ended were from their mean, where no burst is going on."""
     ended = now_ms // SECOND_MS > recent.now_ms // SECOND_MS
     calm = ended & ~known(recent.timers.burst_since_s) & (2 * recent.timers.chart < forecast.ALARM_MILLINATS)
     row = recent.now_ms // SECOND_MS % RING_SECONDS
     arrivals = np.maximum(recent.ring.arrivals[row], recent.ring.entered[row])
-    expected = np.where(calm, np.minimum(expected_milli, 10**9), 0)
+    expected = np.where(calm, np.minimum(recent.timers.expected_milli, 10**9), 0)
     error = np.where(calm, np.minimum(arrivals, 10**6) * MILLI - expected, 0)
     square, mean = error * error // MILLI + learned.arrivals_square_error, expected + learned.arrivals_expected
     old = mean > _DISPERSION_LIMIT

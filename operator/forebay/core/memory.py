@@ -116,6 +116,7 @@ class Timers:
     traffic_since_ms: I64  # when traffic began; UNKNOWN while there is none
     chart: I64  # evidence that arrivals have risen, in thousandths of a nat
     chart_since_s: I64  # the second in which that evidence began
+    expected_milli: I64  # arrivals a second that the next look is expected to bring, in thousandths
     burst_since_s: I64  # the second in which a detected burst began; UNKNOWN: none
     above_base_since_ms: I64  # since when the need is twice that; UNKNOWN: it is not
     period_since_ms: I64  # the period of one cold lead time that `Learned.rise` counts
@@ -240,11 +241,11 @@ def carry(memory: Memory, fleet: FleetSpec, now_ms: int) -> Memory:
     )
 
 
-def with_rows(columns: Columns, row: int, values: dict[str, Any]) -> Columns:
-    """Return the columns with one service's row written anew; what `values` lacks stays."""
+def with_rows(columns: Columns, rows: list[int], values: dict[str, Any]) -> Columns:
+    """Return the columns with some services' rows written anew; the columns that `values` lacks stay."""
     changed = {name: getattr(columns, name).copy() for name in values}
     for name, value in values.items():
-        changed[name][row] = value
+        changed[name][rows] = value
     return replace(columns, **changed)
 
 
@@ -265,7 +266,7 @@ def _pick(old: Columns, fresh: Columns, source: I64, axis: int = 0) -> Columns:
 
 def _fresh_timers(count: int, now_ms: int) -> Timers:
     """Start every clock; what has not happened yet is UNKNOWN."""
-    zero = ("chart", "period_first", "period_most", "backoff_ms")
+    zero = ("chart", "expected_milli", "period_first", "period_most", "backoff_ms")
     started = ("since_ms", "busy_ms", "period_since_ms")
     start = dict.fromkeys(zero, 0) | dict.fromkeys(started, now_ms)
     return Timers(**{field.name: np.full(count, start.get(field.name, UNKNOWN), np.int64) for field in fields(Timers)})

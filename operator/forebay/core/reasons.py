@@ -73,6 +73,7 @@ class Reason(IntEnum):
     REPLICAS_UNREADY = 15
     SETTLING = 16
     REPLICA_SUSPECT = 17
+    NOTHING_SERVES = 18
 
     # --- backlog, headroom, warm pool
     BACKLOG = 20

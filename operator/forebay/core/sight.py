@@ -147,6 +147,7 @@ def _permissions(counts: dict[str, I64], unready: I64, expected: int, settled: B
         (fresh < serving, Reason.METRICS_PARTLY_STALE),
         ((fresh == 0) & (serving > 0), Reason.GATEWAY_DEMAND_ONLY),
         (~may_rise, Reason.METRICS_STALE),
+        (~may_rise & (serving == 0), Reason.NOTHING_SERVES),
     ):
         reason = np.where(applies, told, reason)
     return may_rise, may_fall, reason

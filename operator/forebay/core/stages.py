@@ -65,7 +65,7 @@ def signals(facts: Facts) -> Verdict:
     return Verdict(
         facts.last_serving,
         facts.last_warm,
-        np.where(seen.suspect > 0, Reason.REPLICA_SUSPECT, seen.reason),
+        np.where((seen.suspect > 0) & seen.may_fall, Reason.REPLICA_SUSPECT, seen.reason),
         (
             ("serving", seen.serving),
             ("fresh", seen.fresh),
@@ -87,7 +87,7 @@ def demand(facts: Facts, before: Verdict) -> Verdict:
     return Verdict(
         replicas,
         before.warm,
-        np.where(facts.seen.may_rise, need.reason, Reason.METRICS_STALE),
+        np.where(facts.seen.may_rise, need.reason, facts.seen.reason),
         (
             ("need_milli", need.milli),
             ("prefill_milli", need.prefill_milli),

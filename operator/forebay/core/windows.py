@@ -161,20 +161,19 @@ def record(recent: Recent, snapshot: Snapshot, replicas: ReplicaChange, gateways
     tuple
         The ring, and what this tick added to its present second alone, as one row: what a detector of change looks at.
     """
-    turned = _turn(recent.ring, recent.now_ms // SECOND_MS, snapshot.now_ms // SECOND_MS)
-    added = Ring(*(np.zeros_like(getattr(turned, field.name)) for field in fields(Ring)))
     second = snapshot.now_ms // SECOND_MS
+    row = second % RING_SECONDS
+    ring = _turn(recent.ring, recent.now_ms // SECOND_MS, second)
+    before = Ring(*(getattr(ring, field.name)[row].copy() for field in fields(Ring)))
     of_gateway, of_replica = snapshot.gateways.service, snapshot.replicas.service
     for column, change, service, elapsed_ms in (
-        (added.arrivals, gateways.arrivals, of_gateway, gateways.elapsed_ms),
-        (added.arrival_prompt_tokens, gateways.arrival_prompt_tokens, of_gateway, gateways.elapsed_ms),
-        (added.entered, replicas.requests_entered, of_replica, replicas.elapsed_ms),
-        (added.entered_prompt_tokens, replicas.prompt_tokens, of_replica, replicas.elapsed_ms),
+        (ring.arrivals, gateways.arrivals, of_gateway, gateways.elapsed_ms),
+        (ring.arrival_prompt_tokens, gateways.arrival_prompt_tokens, of_gateway, gateways.elapsed_ms),
+        (ring.entered, replicas.requests_entered, of_replica, replicas.elapsed_ms),
+        (ring.entered_prompt_tokens, replicas.prompt_tokens, of_replica, replicas.elapsed_ms),
     ):
         _spread(column, change, service, elapsed_ms, second)
-    ring = Ring(*(getattr(turned, field.name) + getattr(added, field.name) for field in fields(Ring)))
-    row = second % RING_SECONDS
-    return ring, Ring(*(getattr(added, field.name)[row] for field in fields(Ring)))
+    return ring, Ring(*(getattr(ring, field.name)[row] - getattr(before, field.name) for field in fields(Ring)))
 
 
 def record_running(ring: Ring, seen: Sight) -> Ring:
