@@ -19,7 +19,7 @@ def measure() -> dict[str, float]:
     for round_ in range(ROUNDS):
         kind = "new" if round_ % 10 == 0 else "known"
         if kind == "new":
-            metrics_page._parse_series.cache_clear()  # noqa: SLF001 - what a fresh supervisor starts with
+            metrics_page._parse_series.cache_clear()
         start = time.perf_counter()
         metrics_page.read_page(page)
         best[kind] = min(best[kind], (time.perf_counter() - start) * 1000)
