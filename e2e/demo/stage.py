@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from e2e.demo.fleet import PROMOTED, FleetLog
 from e2e.demo.view import Picture, ServiceView
+from forebay.core.reasons import Reason
+from forebay.core.wordings import WORDINGS
 from forebay.observe.cluster import Change
 from forebay.wire.lifecycle import ReplicaState
 from forebay.wire.names import LABEL_SERVICE
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 # Once warm, the pool must have stood still for so long: the first decisions after a start still grow it.
 SETTLED_S = 5
+UNCHANGED = WORDINGS[Reason.NONE].name
 
 
 class Stage:
@@ -119,7 +122,8 @@ def decision_in_words(status: dict[str, Any]) -> str:
     if not decision:
         return "no decision yet"
     steps = decision.get("steps", [])
-    said = next((step for step in reversed(steps) if step.get("message")), None)
+    told = (step for step in reversed(steps) if step.get("message") and step.get("reason") != UNCHANGED)
+    said = next(told, None)
     return f"{decision['desired']} serving" + (f": {said['message']}" if said else "")
 
 

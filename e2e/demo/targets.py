@@ -67,7 +67,7 @@ class Target:
         packed = subprocess.run(argv, env={**os.environ, **self.env}, capture_output=True, check=False)
         if packed.returncode:
             raise ClusterError(f"copying {source} out of {pod}: {packed.stderr.decode(errors='replace')}")
-        subprocess.run(("tar", "-x", "-C", str(destination)), input=packed.stdout, check=True)
+        subprocess.run(("tar", "-x", "--no-same-owner", "-C", str(destination)), input=packed.stdout, check=True)
 
 
 def _as_list(documents: Sequence[dict[str, Any]]) -> str:

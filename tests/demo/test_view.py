@@ -67,7 +67,12 @@ def test_a_log_is_written_every_ten_seconds_and_when_the_phase_changes(capsys: p
 
 
 def test_a_decision_is_told_by_the_last_stage_that_has_words() -> None:
-    status = {"lastDecision": {"desired": 4, "steps": [{"message": "why"}, {"message": ""}, {}]}}
+    status = {
+        "lastDecision": {
+            "desired": 4,
+            "steps": [{"message": "why"}, {"reason": "Unchanged", "message": "left as it was"}, {}],
+        }
+    }
     assert decision_in_words(status) == "4 serving: why"
     assert decision_in_words({"lastDecision": {"desired": 4}}) == "4 serving"
     assert decision_in_words({}) == "no decision yet"
