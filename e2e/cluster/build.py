@@ -16,7 +16,7 @@ from pathlib import Path
 from e2e.cluster.command import DIES_WITH_US, run
 from e2e.cluster.errors import CommandFailed, MachineUnfit
 from e2e.cluster.paths import SOURCES, cache, digest, locked
-from e2e.cluster.progress import bar
+from e2e.cluster.progress import bar, say
 
 # One set of flags for all modules: Go's build cache is keyed by them, and another set compiles 2,800 packages again.
 # Without cgo the programs are static and no C compiler is needed.
@@ -46,7 +46,7 @@ class Module:
 
 KUBERNETES = Module(
     "kubernetes",
-    f"Kubernetes {_VERSION} (the first build takes minutes)",
+    f"Kubernetes {_VERSION}",
     ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"),
 )
 COREDNS = Module("coredns", "CoreDNS")
@@ -105,6 +105,7 @@ def _build(module: Module, sources: Path, target: Path) -> None:
 
 def _compile(module: Module, sources: Path, argv: list[str]) -> None:
     env = {**os.environ, **_ENV}
+    say(f"Building {module.title} from its Go modules: minutes the first time, then never again")
     packages = len(run(["go", "list", "-deps", "./..."], cwd=sources, env=_ENV).splitlines())
     command = [*DIES_WITH_US, "nice", "-n", "5", *argv]
     lines: list[str] = []
@@ -115,5 +116,7 @@ def _compile(module: Module, sources: Path, argv: list[str]) -> None:
         for line in process.stderr or ():
             lines.append(line)
             progress.show(len(lines), line.strip())
+        # Packages that Go's own cache held were not compiled, so the count alone may end early.
+        progress.show(packages, "done")
     if process.returncode:
         raise CommandFailed(argv, process.returncode, "".join(lines))

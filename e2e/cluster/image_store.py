@@ -7,13 +7,12 @@ unpacked layers are never written again, and the databases, which are, get copie
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from e2e.cluster.command import CONTAINED, run
+from e2e.cluster.command import CONTAINED, DIES_WITH_US, run
 from e2e.cluster.paths import SOURCES, cache, digest, locked
 from e2e.cluster.progress import say
 
@@ -42,8 +41,8 @@ def copy(store: Path, target: Path) -> None:
     """Give a node its own copy; hard links where both lie on one file system."""
     target.parent.mkdir(parents=True, exist_ok=True)
     how = "--link" if store.stat().st_dev == target.parent.stat().st_dev else "--reflink=auto"
-    subprocess.run(["cp", "--archive", how, "--no-target-directory", store, target], check=True)
-    for database in store.rglob("*.db"):
+    run([*DIES_WITH_US, "cp", "--archive", how, "--no-target-directory", str(store), str(target)])
+    for database in store.glob("*/*.db"):
         private = target / database.relative_to(store)
         private.unlink()
         shutil.copy2(database, private)
@@ -54,22 +53,18 @@ def _newest_first(stores: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
+def _layers(store: Path) -> int:
+    return sum(1 for _ in store.glob("*/snapshots/*"))
+
+
 def _fill(store: Path, archives: Sequence[Path]) -> None:
     say(f"Unpacking images: {', '.join(archive.stem for archive in archives)}")
     with tempfile.TemporaryDirectory(dir=store.parent, prefix=".filling-") as folder:
         root = Path(folder) / "root"
-        # The layers of the last store are mostly those of the next: after a change of code all but one.
-        for last in _newest_first(store.parent)[:1]:
-            copy(last, root)
-        run(
-            [
-                *CONTAINED,
-                sys.executable,
-                "-S",
-                "-E",
-                str(SOURCES / "image_store_filler.py"),
-                str(root),
-                *map(str, archives),
-            ]
-        )
+        if len(archives) > 1:
+            # The layers of the fullest store are mostly those of the next: after a change of code all but one.
+            for fullest in sorted(_newest_first(store.parent), key=_layers, reverse=True)[:1]:
+                copy(fullest, root)
+        filler = (sys.executable, "-S", "-E", str(SOURCES / "image_store_filler.py"))
+        run([*CONTAINED, *filler, str(root), *map(str, archives)])
         root.rename(store)

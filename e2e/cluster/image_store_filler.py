@@ -37,11 +37,14 @@ def main() -> None:
                 sys.exit("containerd did not answer")
             time.sleep(0.05)
         imported = "".join(_output(*ctr, "images", "import", archive) for archive in archives)
-        # The store that this one began as may hold images that are not wanted here. What the import itself did not
-        # name goes; layers without an image are collected when containerd starts next.
+        # The store that this one began as may hold images that are not wanted here: what the import itself did not
+        # name goes.
         for name in _output(*ctr, "images", "ls", "--quiet").split():
             if f"unpacking {name} " not in imported:
                 _output(*ctr, "images", "rm", name)
+        # The end of a lease is the one request that returns after the garbage (layers without image) is collected.
+        _output(*ctr, "leases", "create", "--id", "collect")
+        _output(*ctr, "leases", "rm", "--sync", "collect")
         containerd.terminate()
 
 

@@ -48,12 +48,12 @@ def bar(title: str, total: int) -> Iterator[Bar]:
         say(title)
         yield _Lines(title, total)
         return
-    columns = ("{task.description}", BarColumn(), "{task.percentage:>3.0f} %", TimeElapsedColumn())
+    columns = ("{task.description}", BarColumn(20), "{task.percentage:>3.0f} %", TimeElapsedColumn())
     with Progress(*columns, TextColumn("[dim]{task.fields[detail]}"), console=Console(stderr=True)) as progress:
         task = progress.add_task(title, total=total, detail="")
 
         class _Rich:
             def show(self, done: int, detail: str) -> None:
-                progress.update(task, completed=done, detail=detail[-50:])
+                progress.update(task, completed=done, detail=detail[-28:])
 
         yield _Rich()
