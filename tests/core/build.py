@@ -96,14 +96,18 @@ _GATEWAY = {
 }
 
 UNREAD = {
-    name: UNKNOWN for name in _REPLICA if name not in {"state", "since_created_ms", "ready", "failed", "gpus", "start_ms"}
+    name: UNKNOWN
+    for name in _REPLICA
+    if name not in {"state", "since_created_ms", "ready", "failed", "gpus", "start_ms"}
 } | {"unschedulable": False, "outdated": False}
 
 
 def fleet(*services: dict[str, Any], gpus_max: int = UNKNOWN) -> FleetSpec:
     """A fleet of services a/s0, a/s1, ... in one pool; each dictionary overrides defaults."""
     columns = {
-        name: np.array([(_SERVICE | service)[name] for service in services], bool if isinstance(value, bool) else np.int64)
+        name: np.array(
+            [(_SERVICE | service)[name] for service in services], bool if isinstance(value, bool) else np.int64
+        )
         for name, value in _SERVICE.items()
     }
     keys = tuple(f"a/s{row}" for row in range(len(services)))

@@ -67,9 +67,7 @@ class Toy:
             self._obey(decision, second)
             self.decisions.append(decision)
             serving = sum(r.state == State.SERVING for r in self.replicas)
-            self.history.append(
-                (second, decision.replicas_serving, decision.replicas_warm, serving, len(self.queue))
-            )
+            self.history.append((second, decision.replicas_serving, decision.replicas_warm, serving, len(self.queue)))
         self.memory = memory
         return self
 

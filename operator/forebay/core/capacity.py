@@ -67,9 +67,9 @@ def capacity_of_one(fleet: FleetSpec, learned: Learned, usual: Usual, seen: Sigh
     modelled, every = step_times.modelled(fleet), slice(None)
     context = usual.prompt_tokens + usual.answer_tokens // 2
     steps = step_times.decode_step(fleet, every, learning.decode_scale_milli(learned), context)
-    prefill_us = step_times.prefill_us(
-        fleet, every, learning.prefill_scale_milli(learned), usual.prompt_tokens, usual.hit_milli
-    )
+    prefill_scale = learning.prefill_scale_milli(learned)
+    prefill_us = step_times.prefill_us(fleet, every, prefill_scale, usual.prompt_tokens, usual.hit_milli)
+    prefill_us = np.where(modelled, prefill_us, 0)
     kv_tokens = np.where(known(seen.kv_tokens_each), seen.kv_tokens_each, fleet.kv_tokens_prior)
     slots = _slots(fleet, usual, kv_tokens)
     itl_us = fleet.itl_mean_ms * _US_PER_MS
@@ -83,6 +83,7 @@ def capacity_of_one(fleet: FleetSpec, learned: Learned, usual: Usual, seen: Sigh
     best = np.where(judged, np.clip(steps.largest_batch(left_us), 1, slots), slots)
     keep = np.where(judged, np.clip(steps.largest_batch(left_us * KEEP_MILLI // MILLI), 1, best), best)
     step_us = steps.at_us(best)
+    answer_us = np.minimum(usual.answer_tokens * (step_us * _NS_PER_US // best) // _NS_PER_US, _LONG)
     spare_us = ttft_us - prefill_us - step_us
     return Capacity(
         modelled=modelled,
@@ -92,7 +93,7 @@ def capacity_of_one(fleet: FleetSpec, learned: Learned, usual: Usual, seen: Sigh
         step_us=step_us,
         prefill_us=prefill_us,
         prefill_ns_per_token=np.minimum(prefill_us * _NS_PER_US // usual.prompt_tokens, _LONG),
-        answer_us=np.minimum(usual.answer_tokens * (step_us * _NS_PER_US // best) // _NS_PER_US, _LONG),
+        answer_us=np.where(modelled, answer_us, 0),
         residence_ms=np.maximum((prefill_us + usual.answer_tokens * step_us) // _US_PER_MS, 1),
         slack_ms=np.maximum(spare_us // _US_PER_MS - usual.lead_promote_ms, 0),
         prefill_share_milli=_prefill_share_milli(judged, spare_us, prefill_us),

@@ -149,6 +149,8 @@ def measure(ring: Ring, timers: Timers, usual: Usual, now_ms: int) -> tuple[Time
         running_stable_milli=_running_milli(ring, now_ms, STABLE_SECONDS),
         running_burst_milli=_running_milli(ring, now_ms, RUNNING_BURST_SECONDS),
     )
+    # What is expected follows a rise before it is proven, so a doubling is found by the stable mean and not by the
+    # chart; were it frozen, a mean that is low by chance would make one false alarm in two hours.
     return replace(timers, expected_milli=np.maximum(stable_milli, burst_milli)), rates
 
 
