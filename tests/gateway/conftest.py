@@ -39,8 +39,8 @@ def settings(tmp_path: Path) -> Settings:
 class Rig:
     """A running gateway and what the test does to it."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, envoy: Envoy) -> None:
+        self.settings, self.envoy = settings, envoy
         self.network = some_network()
         self.gateway = Gateway(settings)
         self.client = Client(settings)
@@ -89,12 +89,11 @@ class Rig:
 @pytest.fixture
 async def rig(settings: Settings, tmp_path: Path) -> AsyncIterator[Rig]:
     render_envoy(settings)
-    envoy = Envoy(settings, tmp_path / "envoy.log")
-    rig = Rig(settings)
+    rig = Rig(settings, Envoy(settings, tmp_path / "envoy.log"))
     try:
         await rig.start()
         yield rig
     finally:
         # Envoy first: a gateway that ends waits until its Envoy is gone.
-        envoy.stop()
+        rig.envoy.stop()
         await rig.close()

@@ -31,6 +31,7 @@ from forebay.gateway.signals_server import SignalsServer
 from forebay.gateway.table import Table, prune_pod, prune_policy, prune_service
 from forebay.gateway.teller import Teller
 from forebay.observe.cluster import Reflector, find_api_server, resource_path
+from forebay.report.logs import configure_logs
 from forebay.routing.book import Book
 from forebay.wire.names import GROUP, LABEL_SERVICE, VERSION
 
@@ -269,6 +270,7 @@ def run(*, render_only: bool = False) -> None:
     if render_only:
         render_envoy(settings)
         return
+    configure_logs("INFO")
     uvloop.run(_serve_found(settings))
 
 

@@ -57,7 +57,6 @@ class Settings:
     # Endpoints of the Kubernetes Service go away within about this long after SIGTERM; new requests still come
     # meanwhile.
     withdraw_s: int = 5
-    envoy_threads: int = 2
     listen: str = "0.0.0.0"  # noqa: S104 - clients and the operator come from other pods
     ports: Ports = Ports()
 
@@ -108,7 +107,6 @@ class Settings:
             # Less than one largest body would refuse a request that the body limit allows.
             queue_mebibytes_max=_number(environment, "QUEUE_MEBIBYTES", 256, least=MAX_BODY_BYTES >> 20),
             drain_s=_number(environment, "DRAIN_SECONDS", 600, least=0),
-            envoy_threads=_number(environment, "ENVOY_THREADS", 2),
         )
 
 
