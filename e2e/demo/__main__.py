@@ -57,7 +57,8 @@ class PlayFailedError(Exception):
 
 def install(target: Target, values: Path | None) -> None:
     """Install the chart and wait until operator and gateway are ready."""
-    files = [documents.MANIFESTS / "values.yaml", *([values] if values else [])]
+    own = ("values.yaml", "values-local.yaml") if target.is_ours else ("values.yaml",)
+    files = [*(documents.MANIFESTS / name for name in own), *([values] if values else [])]
     options = [option for file in files for option in ("--values", str(file))]
     place = ("--namespace", targets.NAMESPACE, "--create-namespace")
     target.helm("upgrade", "--install", targets.RELEASE, str(CHART), *place, *options, "--wait", "--timeout", "5m")
@@ -154,7 +155,7 @@ def fleet(target: Target, plan: Plan, *, seed: int, warm: bool) -> Iterator[None
     try:
         yield
     finally:
-        if not target.play_prefix:
+        if not target.is_ours:
             say("Cleaning up: services drain, then the release goes. CRDs stay, as with every helm uninstall.")
             target.delete(services)
             target.delete(policies)

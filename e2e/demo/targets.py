@@ -43,6 +43,11 @@ class Target:
     play_env: dict[str, str]  # for the play, which may run in another network
     play_prefix: Sequence[str]  # what to put before its command to have it there
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was made for the demo and goes with it."""
+        return bool(self.play_prefix)
+
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl and return what it prints."""
         return run(["kubectl", *arguments], env=self.env, stdin=stdin)
@@ -145,7 +150,7 @@ def _patch_capacity(target: Target, node: str, count: str | None) -> None:
 @contextmanager
 def gateway(target: Target) -> Iterator[str]:
     """Yield the gateway's address as the play sees it."""
-    if target.play_prefix:
+    if target.is_ours:
         address = target.kubectl("get", "-n", NAMESPACE, "service", GATEWAY_SERVICE, "-o", "jsonpath={.spec.clusterIP}")
         yield f"http://{address}:{GATEWAY_PORT}"
         return
