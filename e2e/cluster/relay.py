@@ -35,12 +35,15 @@ class Relay:
         self._inside = ThreadPoolExecutor(1, initializer=_enter, initargs=(pid,))
         self._ports: dict[tuple[str, int], int] = {}
         self._servers: list[asyncio.Server] = []
+        # An idle connection is a circle of objects that only weak references reach from the loop: without this set
+        # the garbage collector takes quiet watches away in mid-life.
+        self._carrying: set[asyncio.Task[None] | None] = set()
 
     async def open(self, host: str, port: int) -> int:
         """Return the port on 127.0.0.1 that leads to this address; the same one when asked again."""
         if (host, port) not in self._ports:
             server = await asyncio.start_server(
-                lambda reader, writer: self._carry(reader, writer, host, port), "127.0.0.1", 0
+                lambda reader, writer: self._hold(reader, writer, host, port), "127.0.0.1", 0
             )
             self._servers.append(server)
             self._ports[host, port] = server.sockets[0].getsockname()[1]
@@ -71,6 +74,14 @@ class Relay:
             raise
         outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return outgoing
+
+    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+        task = asyncio.current_task()
+        self._carrying.add(task)
+        try:
+            await self._carry(reader, writer, host, port)
+        finally:
+            self._carrying.discard(task)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
         try:
