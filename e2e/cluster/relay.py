@@ -35,8 +35,8 @@ class Relay:
         self._inside = ThreadPoolExecutor(1, initializer=_enter, initargs=(pid,))
         self._ports: dict[tuple[str, int], int] = {}
         self._servers: list[asyncio.Server] = []
-        # An idle connection is a circle of objects that only weak references reach from the loop: without this set
-        # the garbage collector takes quiet watches away in mid-life.
+        # After a client's half-close nothing in the event loop refers strongly to the pair any more: without this set
+        # the garbage collector takes it away while the answer is still to come.
         self._carrying: set[asyncio.Task[None] | None] = set()
 
     async def open(self, host: str, port: int) -> int:
