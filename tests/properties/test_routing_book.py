@@ -74,7 +74,7 @@ class Gateway(RuleBasedStateMachine):
         first = service.queue.first()
         if first is not None:  # work-conserving: whoever waits has no replica with room
             assert not any(
-                r.routable and r.has_room(self.now_ms, first.prompt_tokens) for r in service.replicas.values()
+                r.routable and r.has_room(*r.look(self.now_ms), first.prompt_tokens) for r in service.replicas.values()
             )
 
     @rule(key=keys)

@@ -64,19 +64,18 @@ def order(replicas: Iterable[Replica], prompt_tokens: int, mean_prompt_tokens: i
         those without, which serve only when every better one refuses the connection.
     """
     routable = [r for r in replicas if r.routable]
-    usual = rate_of_service(routable)
+    usual = 0
+    if any(r.prefill_tokens_per_s is None for r in routable):
+        usual = rate_of_service(routable)
     ranked: list[tuple[bool, int, int, str, Replica]] = []
     for replica in routable:
-        load = replica.load(now_ms)
-        wait_ms = predicted_ttft_ms(
-            replica.pending_tokens + replica.others_waiting * mean_prompt_tokens + prompt_tokens,
-            replica.prefill_tokens_per_s or usual,
-            load,
-            replica.batch_max,
-            replica.age_ms(now_ms),
-        )
-        ranked.append((not replica.has_room(now_ms, prompt_tokens), wait_ms, load, replica.uid, replica))
-    ranked.sort(key=lambda row: row[:4])
+        load, age_ms = replica.look(now_ms)
+        ahead = replica.pending_tokens + replica.others_waiting * mean_prompt_tokens
+        rate = replica.prefill_tokens_per_s or usual
+        wait_ms = predicted_ttft_ms(ahead + prompt_tokens, rate, load, replica.batch_max, age_ms)
+        full = not replica.has_room(load, age_ms, prompt_tokens)
+        ranked.append((full, wait_ms, load, replica.uid, replica))
+    ranked.sort()  # uids differ, so no two replicas are ever compared
     if not ranked or ranked[0][0]:
         return []
     return [row[4] for row in ranked[:DESTINATIONS_MAX]]

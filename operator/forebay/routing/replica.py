@@ -74,23 +74,23 @@ class Replica:
         """Requests of this gateway that run here."""
         return len(self.sent) + self.adopted
 
-    def load(self, now_ms: int) -> int:
-        """Count the requests here, own and others'."""
-        return self.own + (self.others if self.age_ms(now_ms) < FORGOTTEN_MS else 0)
+    def look(self, now_ms: int) -> tuple[int, int]:
+        """Return the requests here, own and others', and the age of what the engine last said.
 
-    def age_ms(self, now_ms: int) -> int:
-        """Return the age of what the engine last said; FORGOTTEN_MS if it never spoke."""
-        return max(0, now_ms - self.report_ms) if self.report is not None else FORGOTTEN_MS
+        The age is FORGOTTEN_MS if it never spoke. Both at once, since every request asks every replica.
+        """
+        if self.report is None:
+            return len(self.sent) + self.adopted, FORGOTTEN_MS
+        age_ms = now_ms - self.report_ms
+        return len(self.sent) + self.adopted + (self.others if age_ms < FORGOTTEN_MS else 0), age_ms
 
-    def has_room(self, now_ms: int, prompt_tokens: int) -> bool:
-        """Say whether a prompt of this size would start at once or nearly so."""
-        load = self.load(now_ms)
+    def has_room(self, load: int, age_ms: int, prompt_tokens: int) -> bool:
+        """Say whether a prompt of this size would start at once or nearly so; `load` and `age_ms` are from `look`."""
         if load == 0:
             return True  # a prompt too big for an empty KV cache is the engine's to refuse
-        if self.age_ms(now_ms) >= STALE_MS:
+        if age_ms >= STALE_MS:
             return load < self.batch_max
-        allowance = max(1, self.batch_max // ALLOWANCE_SHARE)
-        return load < self.batch_max + allowance and self._kv_fits(prompt_tokens)
+        return load < self.batch_max + max(1, self.batch_max // ALLOWANCE_SHARE) and self._kv_fits(prompt_tokens)
 
     def _kv_fits(self, prompt_tokens: int) -> bool:
         report = self.report

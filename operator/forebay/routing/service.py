@@ -95,7 +95,9 @@ class Service:
 
     def turn_clocks(self, now_ms: int) -> None:
         """Let the time that passed count on the clock that ran; call it before anything changes what serves."""
-        passed_ms = max(0, now_ms - self.clock_ms)
+        passed_ms = now_ms - self.clock_ms
+        if passed_ms <= 0:
+            return
         if self.serves:
             self.busy_clock_ms += passed_ms
         else:
