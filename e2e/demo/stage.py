@@ -117,14 +117,18 @@ def condition(status: dict[str, Any], kind: str) -> dict[str, str]:
 
 
 def decision_in_words(status: dict[str, Any]) -> str:
-    """Tell the last decision: how many replicas, and the last stage that had something to say."""
+    """Tell the last decision: how many replicas, and the words of the stage that made it so many.
+
+    That is the last stage that changed the number; where none did, the last that had something to say.
+    """
     decision = status.get("lastDecision")
     if not decision:
         return "no decision yet"
     steps = decision.get("steps", [])
-    told = (step for step in reversed(steps) if step.get("message") and step.get("reason") != UNCHANGED)
-    said = next(told, None)
-    return f"{decision['desired']} serving" + (f": {said['message']}" if said else "")
+    worded = [place for place, step in enumerate(steps) if step.get("message") and step.get("reason") != UNCHANGED]
+    changed = [place for place in worded if place and steps[place]["replicas"] != steps[place - 1]["replicas"]]
+    said = (changed or worded)[-1:]
+    return f"{decision['desired']} serving" + "".join(f": {steps[place]['message']}" for place in said)
 
 
 def is_ready(stage: Stage, *, warm: bool) -> bool:

@@ -66,14 +66,18 @@ def test_a_log_is_written_every_ten_seconds_and_when_the_phase_changes(capsys: p
     ]
 
 
-def test_a_decision_is_told_by_the_last_stage_that_has_words() -> None:
-    status = {
-        "lastDecision": {
-            "desired": 4,
-            "steps": [{"message": "why"}, {"reason": "Unchanged", "message": "left as it was"}, {}],
-        }
-    }
-    assert decision_in_words(status) == "4 serving: why"
+def step(replicas: int, message: str, reason: str = "Some") -> dict[str, Any]:
+    return {"replicas": replicas, "reason": reason, "message": message}
+
+
+def test_a_decision_is_told_by_the_stage_that_made_it_so_large() -> None:
+    steps = [step(2, "demand"), step(4, "backlog"), step(4, "warm pool"), step(4, "left as it was", "Unchanged")]
+    assert decision_in_words({"lastDecision": {"desired": 4, "steps": steps}}) == "4 serving: backlog"
+
+
+def test_a_decision_that_no_stage_changed_is_told_by_the_last_that_had_words() -> None:
+    steps = [step(2, "fresh"), step(2, "demand"), step(2, "left as it was", "Unchanged")]
+    assert decision_in_words({"lastDecision": {"desired": 2, "steps": steps}}) == "2 serving: demand"
     assert decision_in_words({"lastDecision": {"desired": 4}}) == "4 serving"
     assert decision_in_words({}) == "no decision yet"
 
