@@ -38,6 +38,12 @@ def alive(pid: int) -> bool:
     return False
 
 
+def children(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
 class Replica:
     def __init__(
         self, process: asyncio.subprocess.Process, port: int, stage: Path, http: aiohttp.ClientSession
@@ -112,9 +118,11 @@ async def replica(stage: Path, api_url: str = "", pace: str = "quick", **setting
         try:
             yield running
         finally:
+            # Outside of a container nothing ends the engine's group with its supervisor: name it before it is orphaned.
+            left = (*children(process.pid), *map(int, running.lines("child")))
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            for pid in map(int, running.lines("child")):
+            for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
