@@ -199,7 +199,7 @@ def test_a_users_object_is_never_changed_but_for_status_and_scale(render: Render
     ids=["everywhere", "one namespace"],
 )
 def test_replicas_may_ask_who_calls_them(render: Render, settings: tuple[str, ...], group: str):
-    (subject,) = the(render(*settings), "ClusterRoleBinding", "forebay-replica")["subjects"]
+    (subject,) = the(render(*settings), "ClusterRoleBinding", "forebay:forebay-replica")["subjects"]
     assert subject["name"] == group
 
 
@@ -221,6 +221,15 @@ def the_role(objects: Objects, kind: str, binding: dict[str, Any]) -> bool:
         o["metadata"]["name"] == binding["roleRef"]["name"] and o["metadata"].get("namespace") == place
         for o in of_kind(objects, kind)
     )
+
+
+def test_two_releases_of_one_name_share_no_object(helm: Callable[..., str]):
+    def made(namespace: str) -> set[tuple[str, str, str]]:
+        text = helm("template", "forebay", str(CHART), "-n", namespace, "--set", "policies.install=false")
+        found = [o for o in yaml.safe_load_all(text) if o]
+        return {(o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]) for o in found}
+
+    assert not made("one") & made("two")
 
 
 def test_crds_are_installed_by_helm_but_not_part_of_the_release(render: Render):

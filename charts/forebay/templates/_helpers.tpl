@@ -8,6 +8,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Start of the name of a cluster-scoped object: two releases in two namespaces may bear the same name. */}}
+{{- define "forebay.clusterName" -}}
+{{- printf "%s:%s" .Release.Namespace (include "forebay.fullname" .) -}}
+{{- end -}}
+
 {{/* Labels of an object; argument: dict "root" $ "component" "operator". */}}
 {{- define "forebay.labels" -}}
 {{ include "forebay.selectorLabels" . }}
@@ -121,6 +126,7 @@ imagePullSecrets:
 {{/* A ClusterRole with its binding, or a Role with its binding in each namespace; argument: dict "root" $ "component" "operator" "rules" TEXT. */}}
 {{- define "forebay.namespacedRights" -}}
 {{- $name := printf "%s-%s" (include "forebay.fullname" .root) .component -}}
+{{- $clusterName := printf "%s-%s" (include "forebay.clusterName" .root) .component -}}
 {{- $context := . -}}
 {{- if .root.Values.namespaces }}
 {{- range .root.Values.namespaces }}
@@ -156,7 +162,7 @@ subjects:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
-  name: {{ $name }}
+  name: {{ $clusterName }}
   labels:
     {{- include "forebay.labels" . | nindent 4 }}
 rules:
@@ -165,13 +171,13 @@ rules:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
-  name: {{ $name }}
+  name: {{ $clusterName }}
   labels:
     {{- include "forebay.labels" . | nindent 4 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: {{ $name }}
+  name: {{ $clusterName }}
 subjects:
   - kind: ServiceAccount
     name: {{ $name }}
