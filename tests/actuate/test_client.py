@@ -121,8 +121,8 @@ def test_an_answer_becomes_an_error_of_the_tree(sentence: str) -> None:
 
 # --- the actuator ----------------------------------------------------------------------------------------------------
 
-PROMOTE = SetState("ns/a", "a-1", "u1", "7", ReplicaState.SERVING)
-DRAIN = SetState("ns/a", "a-2", "u2", "8", ReplicaState.DRAINING)
+PROMOTE = SetState("ns/a", "a-1", "u1", "7", ReplicaState.WARM, ReplicaState.SERVING)
+DRAIN = SetState("ns/a", "a-2", "u2", "8", ReplicaState.SERVING, ReplicaState.DRAINING)
 DELETE = Delete("ns/a", "a-2", "u2")
 CREATE = Create("ns/a", "a-3", "rev")
 

@@ -31,6 +31,8 @@ KIND = "inferenceservices.forebay.dev"
 QUIET_S = 12  # longer than the status' own 10 s, so that a write which only waited would be seen
 # A replica of an emulated engine with a cold start of a second is ready within about ten on a busy machine.
 READY_S = 90
+# Starting the process takes 2 s of CPU, which on a machine that builds something else beside took half a minute.
+START_S = 90
 
 
 def spec(name: str, **more: Any) -> dict[str, Any]:
@@ -178,8 +180,8 @@ def test_a_killed_operator_resumes_and_makes_nothing_twice(fleet: Fleet, operato
     before = [pod["metadata"]["uid"] for pod in fleet.pods(chat)]
     operator.kill()
     operator.start()
-    until(lambda: operator.metric("forebay_leading") == 1, "it leads again", 30)
-    until(lambda: operator.metric("forebay_replicas_ready", service=chat) == 1, "it sees its replica", 30)
+    until(lambda: operator.metric("forebay_leading") == 1, "it leads again", START_S)
+    until(lambda: operator.metric("forebay_replicas_ready", service=chat) == 1, "it sees its replica", START_S)
     assert [pod["metadata"]["uid"] for pod in fleet.pods(chat)] == before
     assert operator.metric("forebay_actions_total") == 0
 
@@ -192,7 +194,7 @@ def test_a_stopped_operator_hands_over_at_once(
     )
     successor.start()
     try:
-        until(lambda: successor.get("/readyz")[0] == 200, "the successor waits", 60)
+        until(lambda: successor.get("/readyz")[0] == 200, "the successor waits", START_S)
         assert successor.metric("forebay_leading") == 0
         operator.signal(signal.SIGSTOP)
         until(lambda: successor.metric("forebay_leading") == 1, "the successor leads", 30)
@@ -201,7 +203,7 @@ def test_a_stopped_operator_hands_over_at_once(
         assert len(fleet.pods(chat)) == 1
     finally:
         successor.stop()
-    until(lambda: operator.metric("forebay_leading") == 1, "the first leads again", 30)
+    until(lambda: operator.metric("forebay_leading") == 1, "the first leads again", START_S)
 
 
 def test_a_second_forebay_over_the_same_services_waits_and_says_so(
@@ -213,7 +215,7 @@ def test_a_second_forebay_over_the_same_services_waits_and_says_so(
     second = OperatorProcess(fleet.cluster, tmp_path, namespace=elsewhere, watch="", port=18083, identity="second")
     second.start()
     try:
-        until(lambda: "overlapping scope" in second.get("/readyz")[1], "the second one says why it waits", 60)
+        until(lambda: "overlapping scope" in second.get("/readyz")[1], "the second one says why it waits", START_S)
         assert f"{HOME}/forebay" in second.get("/readyz")[1]
         assert second.metric("forebay_leading") == 0
     finally:
@@ -298,7 +300,7 @@ def test_an_api_server_that_goes_away_changes_nothing(fleet: Fleet, operator: Op
     before = fleet.until_serving(chat, 1)
     with fleet.cluster.faults.without_api_server():
         until(lambda: operator.metric("forebay_leading") == 0, "it stops leading when its lease ends", 30)
-    until(lambda: operator.metric("forebay_leading") == 1, "it leads again", 60)
+    until(lambda: operator.metric("forebay_leading") == 1, "it leads again", START_S)
     assert fleet.until_serving(chat, 1) == before
     fleet.apply(spec("after"))
     fleet.until_serving("after", 1)

@@ -279,6 +279,11 @@ def test_reading_a_pod() -> None:
     assert evicted.failure_message == "Evicted: disk"
 
 
+def test_the_replicas_of_a_forebay_elsewhere_are_foreign() -> None:
+    assert isinstance(read_pod(pod("u1"), "forebay", "ns"), ReplicaPod)
+    assert read_pod(pod("u1"), "forebay", "elsewhere") == ForeignPod("n1", "nvidia.com/gpu", 1)
+
+
 def test_a_node_of_unreadable_shape_is_an_error_and_not_a_node_without_devices() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         read_node(node("n1", "many"))

@@ -85,6 +85,7 @@ class SetState:
     name: str
     uid: str
     version: str  # resourceVersion that the decision saw
+    was: ReplicaState
     state: ReplicaState
 
 
@@ -122,12 +123,15 @@ def plan(
         Labels, then farewells, then creates; creates by priority, and never more than `room` has GPUs for.
     """
     ordered = sorted(wanted, key=lambda w: (-w.priority, w.service))
-    leaving = {w.pool for w in ordered if any(_leaves(pod) for pod in pods.get(w.service, ()))}
+    pool_of = {want.service: want.pool for want in ordered}
+    leaving = {pool_of.get(service) for service, of in pods.items() if any(_leaves(pod) for pod in of)}
     free = dict(room)
     labels: list[Action] = []
     farewells: list[Action] = []
     creates: list[Action] = []
     for want in ordered:
+        if _is_settled(want, pods.get(want.service, ())):
+            continue
         service = _Service(want, pods.get(want.service, ()), now_ms)
         count = service.creates_wanted()
         fits = count if want.gpus == 0 else max(0, min(count, free.get(want.pool, 0) // want.gpus))
@@ -138,6 +142,19 @@ def plan(
         farewells += service.farewells()
         creates += service.creates(fits)
     return (*labels, *farewells, *creates)
+
+
+def _is_settled(want: Wanted, pods: Sequence[Pod]) -> bool:
+    """Say whether all is as wanted, which of a thousand services it nearly always is."""
+    serving = 0
+    for pod in pods:
+        serves = pod.state is ReplicaState.SERVING
+        at_work = serves or pod.state is ReplicaState.WARM
+        stale = want.revision is not None and pod.revision != want.revision
+        if not (at_work and pod.ready) or stale or pod.failed or pod.deleting:
+            return False
+        serving += serves
+    return serving == want.serving and len(pods) == want.serving + want.warm and not want.suspects
 
 
 def _leaves(pod: Pod) -> bool:
@@ -252,7 +269,7 @@ class _Service:
         return [Create(self.want.service, name, revision) for name in names]
 
     def _label(self, pod: Pod, state: ReplicaState) -> SetState:
-        return SetState(self.want.service, pod.name, pod.uid, pod.version, state)
+        return SetState(self.want.service, pod.name, pod.uid, pod.version, pod.state, state)
 
 
 def _kept_to_tell(pod: Pod, now_ms: int) -> bool:

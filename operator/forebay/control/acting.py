@@ -141,9 +141,9 @@ def _reason(action: Action) -> Reason | None:
             return Reason.REPLICA_STARTED
         case Delete():
             return Reason.REPLICA_DRAINING
-        case SetState(state=ReplicaState.SERVING):
+        case SetState(was=ReplicaState.WARM, state=ReplicaState.SERVING):
             return Reason.PROMOTED
-        case SetState(state=ReplicaState.WARM):
+        case SetState(was=ReplicaState.SERVING, state=ReplicaState.WARM):
             return Reason.DEMOTED
         case SetState():
             return None

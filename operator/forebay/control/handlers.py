@@ -69,6 +69,8 @@ def _registry(ring: Callable[[str, str | None, dict[str, Any]], None]) -> kopf.O
 def quiet_kopf() -> None:
     """Keep kopf from logging two lines an event."""
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    # It warns that it has no signals; that is why it has a thread.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     logging.getLogger("kopf.objects").setLevel(logging.ERROR)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 

@@ -75,7 +75,7 @@ class Operator:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.world = World(settings.operator_namespace)
+        self.world = World(settings.operator_namespace, settings.watch_namespace)
         self.objects = Objects(self._wake)
         self.namespaces: dict[str, dict[str, str]] = {}
         self.autoscalers: dict[str, str] = {}

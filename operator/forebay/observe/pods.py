@@ -80,11 +80,24 @@ class Node:
     lost_since_ms: int | None = None  # wall clock; since when it is not ready
 
 
-def read_pod(raw: Object, operator_namespace: str) -> ReplicaPod | ForeignPod | GatewayPod | None:
-    """Read what matters of a pod; None: nothing does."""
+def read_pod(
+    raw: Object, operator_namespace: str, watch_namespace: str = ""
+) -> ReplicaPod | ForeignPod | GatewayPod | None:
+    """Read what matters of a pod; None: nothing does.
+
+    Parameters
+    ----------
+    raw
+        The pod as JSON.
+    operator_namespace
+        Where gateways are ours.
+    watch_namespace
+        Where replicas are ours; elsewhere they are another Forebay's. Empty: everywhere.
+    """
     meta = raw["metadata"]
     labels = meta.get("labels", {})
-    if labels.get(names.LABEL_MANAGED_BY) == "forebay" and names.LABEL_SERVICE in labels:
+    ours = not watch_namespace or meta["namespace"] == watch_namespace
+    if ours and labels.get(names.LABEL_MANAGED_BY) == "forebay" and names.LABEL_SERVICE in labels:
         return _replica(raw, labels)
     status = raw.get("status", {})
     if labels.get(names.LABEL_COMPONENT) == names.COMPONENT_GATEWAY and meta["namespace"] == operator_namespace:

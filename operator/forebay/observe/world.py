@@ -31,18 +31,18 @@ class World:
         uid to ForeignPod, GatewayPod, Node.
     """
 
-    def __init__(self, operator_namespace: str) -> None:
+    def __init__(self, operator_namespace: str, watch_namespace: str = "") -> None:
         self.replicas: dict[str, dict[str, ReplicaPod]] = {}
         self.foreign: dict[str, ForeignPod] = {}
         self.gateways: dict[str, GatewayPod] = {}
         self.nodes: dict[str, Node] = {}
-        self._operator_namespace = operator_namespace
+        self._namespaces = operator_namespace, watch_namespace
         self._service_of: dict[str, str] = {}
         self._unseen: dict[str, int] = {}  # uid of a noted pod to when it was noted
 
     def prune_pod(self, raw: Object) -> Object:
         """Keep of a pod what matters; for a Reflector."""
-        return {"uid": raw["metadata"]["uid"], "read": read_pod(raw, self._operator_namespace)}
+        return {"uid": raw["metadata"]["uid"], "read": read_pod(raw, *self._namespaces)}
 
     def prune_node(self, raw: Object) -> Object:
         """Keep of a node what matters; for a Reflector."""
@@ -67,7 +67,7 @@ class World:
     def note(self, raw: Object, now_ms: int) -> None:
         """Take the pod that one of our own writes answered; the watch will tell the same, or more, later."""
         uid = raw["metadata"]["uid"]
-        read = read_pod(raw, self._operator_namespace)
+        read = read_pod(raw, *self._namespaces)
         if uid not in self._service_of:
             self._unseen[uid] = now_ms
         self._put(uid, read)
