@@ -83,6 +83,13 @@ def test_names_that_kubectl_knows(kind: Kind):
     assert names["shortNames"] == [kind.short_name]
 
 
+def test_kubectl_explain_tells_the_default_of_a_value_and_not_of_an_object():
+    spec = object_schema(INFERENCE_SERVICE)["properties"]["spec"]["properties"]
+    assert spec["scaling"]["properties"]["idleSeconds"]["description"].endswith(" Default: 300.")
+    assert spec["class"]["description"].endswith(" Default: Interactive.")
+    assert "Default" not in spec["scaling"]["description"]
+
+
 def test_an_inference_service_can_be_scaled():
     (version,) = custom_resource_definition(INFERENCE_SERVICE)["spec"]["versions"]
     assert version["subresources"]["scale"]["labelSelectorPath"] == ".status.selector"

@@ -153,7 +153,7 @@ class _Inliner:
 def _default_said(node: Schema) -> str:
     """Say a default in words: `kubectl explain` prints descriptions, and no defaults."""
     default = node.get("default")
-    return "" if default in (None, {}, []) else f" Default: {default}."
+    return f" Default: {default}." if isinstance(default, int | str) else ""
 
 
 def all_definitions() -> dict[str, dict[str, Any]]:
