@@ -123,7 +123,11 @@ class ReplicaSignals:
 
 @dataclass(frozen=True, slots=True)
 class GatewayService:
-    """What one gateway knows of one service. `*_total` are counters of the gateway process."""
+    """What one gateway knows of one service. `*_total` are counters of the gateway's pod, over restarts of its picker.
+
+    At any instant: admitted = answered + refused + aborted + failed + held + in flight. What was turned away at the
+    door of a full queue was never admitted: it is arrivals - admitted.
+    """
 
     requests_held: int  # admitted, not yet sent to a replica
     held_prompt_tokens: int  # estimated prompt tokens of those
