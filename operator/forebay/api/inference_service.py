@@ -296,13 +296,3 @@ class InferenceService(ApiModel):
     """What to serve, on what, and how it may scale. Only model and accelerators must be written."""
     status: InferenceServiceStatus = InferenceServiceStatus()
     """What runs, and why."""
-
-    @property
-    def key(self) -> str:
-        """Return "namespace/name"."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @property
-    def served_name(self) -> str:
-        """Return what clients put into "model"."""
-        return self.spec.model.served_name or self.metadata.name
