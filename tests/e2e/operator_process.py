@@ -37,7 +37,8 @@ class OperatorProcess:
             "FOREBAY_EMULATED_IMAGE": REPLICA_IMAGE,
             "FOREBAY_LISTEN_PORT": str(port),
             "FOREBAY_JOURNAL_DIR": str(self.journal),
-            "FOREBAY_LEASE_DURATION_MS": "5000",
+            # Long enough for an API server that shares two cores with everything else.
+            "FOREBAY_LEASE_DURATION_MS": "12000",
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._relay = cluster.relay("127.0.0.1", port)

@@ -197,9 +197,9 @@ def test_a_stopped_operator_hands_over_at_once(
         until(lambda: successor.get("/readyz")[0] == 200, "the successor waits", START_S)
         assert successor.metric("forebay_leading") == 0
         operator.signal(signal.SIGSTOP)
-        until(lambda: successor.metric("forebay_leading") == 1, "the successor leads", 30)
+        until(lambda: successor.metric("forebay_leading") == 1, "the successor leads", START_S)
         operator.signal(signal.SIGCONT)
-        until(lambda: operator.metric("forebay_leading") == 0, "the sleeper noticed", 10)
+        until(lambda: operator.metric("forebay_leading") == 0, "the sleeper noticed", 30)
         assert len(fleet.pods(chat)) == 1
     finally:
         successor.stop()

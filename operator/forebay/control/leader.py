@@ -89,6 +89,7 @@ class Election:
         self.holder = ""
         self._store, self._identity, self._duration_ms, self._clock_s = store, identity, duration_ms, clock_s
         self._valid_until_s = 0.0
+        self._lease: Lease | None = None  # as we last wrote it
         self._seen: tuple[str, str, int] | None = None  # of another holder's lease: holder, renewed, transitions
         self._seen_at_s = 0.0
 
@@ -101,8 +102,11 @@ class Election:
         pause_s = self._duration_ms / 1000 / RENEWALS
         try:
             while True:
+                began_s = self._clock_s()
                 await self._try()
+                # From start to start, so that a server that is slow to answer is not also asked seldom.
                 wait_s = pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - so that two candidates do not walk in step
+                wait_s = max(0.0, began_s + wait_s - self._clock_s())
                 await asyncio.sleep(max(0.0, min(wait_s, self.left_s())) if self.leading.is_set() else wait_s)
                 if self.leading.is_set() and self.left_s() <= 0:
                     self._step_down("the lease was not renewed in time")
@@ -110,39 +114,52 @@ class Election:
             await self._release()
 
     async def _try(self) -> None:
-        sent_s = self._clock_s()
-        limit_s = self._duration_ms / 1000 / RENEWALS
-        if self.leading.is_set():
-            limit_s = min(limit_s, self.left_s())
         try:
-            async with asyncio.timeout(max(0.01, limit_s)):
-                current = await self._store.read()
-                claim = self._claim(current)
-                if claim is None:
-                    return
-                # Measured again: an answer that took long is no reason to lead for longer than the server grants.
-                sent_s = self._clock_s()
-                written = await self._store.write(claim)
+            async with asyncio.timeout(self._patience_s()):
+                written, sent_s = await self._renew() if self._lease is not None else await self._stand()
         except (ConflictError, AlreadyThereError, GoneError):
             self._step_down("another process wrote the lease")
         except (ActError, TimeoutError) as error:
-            log.warning(
-                "the lease could not be renewed", extra={"error": repr(error), "left_s": round(self.left_s(), 1)}
-            )
+            left_s = round(self.left_s(), 1)
+            log.warning("the lease could not be renewed", extra={"error": repr(error), "left_s": left_s})
         else:
-            self._lead(written, sent_s)
+            if written is not None:
+                self._lead(written, sent_s)
+
+    def _patience_s(self) -> float:
+        """Wait for an answer: while leading half of what is left, so that a second try remains; else half a lease."""
+        duration_s = self._duration_ms / 1000
+        if not self.leading.is_set():
+            return duration_s / 2
+        return max(0.01, min(self.left_s(), max(duration_s / RENEWALS, self.left_s() / 2)))
+
+    async def _renew(self) -> tuple[Lease | None, float]:
+        """Write over our own last version: one request, because a busy server answers each of them late."""
+        if self._lease is None:
+            return await self._stand()
+        sent_s = self._clock_s()
+        try:
+            return await self._store.write(replace(self._lease, renewed=_now())), sent_s
+        except ConflictError:
+            # Another process, or a renewal of our own whose answer was lost: the Lease itself says which.
+            self._lease = None
+            return await self._stand()
+
+    async def _stand(self) -> tuple[Lease | None, float]:
+        claim = self._claim(await self._store.read())
+        # The time of the write, not of the read: the server grants from there.
+        sent_s = self._clock_s()
+        return (None if claim is None else await self._store.write(claim)), sent_s
 
     def _claim(self, current: Lease | None) -> Lease | None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = _now()
         if current is None:
             return Lease(self._identity, 1, now, self._duration_ms)
-        if current.holder == self._identity and self.leading.is_set():
-            return replace(current, renewed=now, duration_ms=self._duration_ms)
-        if self.leading.is_set():
-            self._step_down("another process holds the lease")
         self.holder = current.holder
         if current.holder == self._identity and current.transitions == self.term:
             return replace(current, renewed=now, duration_ms=self._duration_ms)  # nobody led in between
+        if self.leading.is_set():
+            self._step_down("another process holds the lease")
         earlier_life = current.holder.rpartition("_")[0] == self._identity.rpartition("_")[0]
         if current.holder and not earlier_life and not self._expired(current):
             return None
@@ -162,6 +179,7 @@ class Election:
 
     def _lead(self, lease: Lease, sent_s: float) -> None:
         self._valid_until_s = sent_s + self._duration_ms / 1000 * (100 - MARGIN_PERCENT) / 100
+        self._lease = lease
         self.holder = self._identity
         self.term = lease.transitions
         if not self.leading.is_set() and self.left_s() > 0:
@@ -170,7 +188,7 @@ class Election:
 
     def _step_down(self, why: str) -> None:
         self._valid_until_s = 0.0
-        self._seen = None
+        self._lease = self._seen = None
         if self.leading.is_set():
             log.warning("not leading any more", extra={"why": why})
             self.leading.clear()
@@ -187,6 +205,10 @@ class Election:
                     await self._store.write(replace(current, holder=""))
         except (ActError, TimeoutError) as error:
             log.info("the lease was not handed over", extra={"error": repr(error)})
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class KubeLeaseStore:
