@@ -78,8 +78,15 @@ class Fleet:
 
     def pods(self, name: str) -> list[dict[str, Any]]:
         selector = f"forebay.dev/inferenceservice={name}"
-        listed = self.cluster.api.get(f"/api/v1/namespaces/{WATCHED}/pods?labelSelector={selector}")
-        return sorted((listed or {"items": []})["items"], key=lambda pod: pod["metadata"]["name"])
+        path = f"/api/v1/namespaces/{WATCHED}/pods?labelSelector={selector}"
+        listed: dict[str, Any] = {}
+
+        def answered() -> bool:
+            listed.update(self.cluster.api.get(path) or {})
+            return "items" in listed  # no answer is not the answer that there are none
+
+        until(answered, "the pods are listed", START_S)
+        return sorted(listed["items"], key=lambda pod: pod["metadata"]["name"])
 
     def serving(self, name: str) -> list[str]:
         return [
@@ -260,7 +267,7 @@ def test_a_wrong_image_is_a_condition_with_a_next_step(fleet: Fleet, operator: O
 def test_a_policy_that_does_not_exist_blocks_its_service_only(fleet: Fleet, operator: OperatorProcess) -> None:
     assert operator.metric("forebay_leading") == 1
     fleet.apply(spec("lost", sloPolicyRef={"name": f"nowhere-{SUFFIX}"}))
-    until(lambda: fleet.condition("lost", "Ready") == ("False", "PolicyNotFound"), "it says why", 30)
+    until(lambda: fleet.condition("lost", "Ready") == ("False", "PolicyNotFound"), "it says why", START_S)
     assert fleet.pods("lost") == []
     fleet.delete("lost")
 
@@ -276,17 +283,17 @@ def test_a_foreign_autoscaler_makes_it_stand_back(fleet: Fleet, chat: str) -> No
         },
     }
     fleet.apply(autoscaler)
-    until(lambda: fleet.condition(chat, "ScalingActive") == ("False", "ForeignAutoscaler"), "it stands back", 30)
+    until(lambda: fleet.condition(chat, "ScalingActive") == ("False", "ForeignAutoscaler"), "it stands back", START_S)
     fleet.cluster.kubectl("delete", "hpa", "foreign", "-n", WATCHED)
-    until(lambda: fleet.condition(chat, "ScalingActive")[0] == "True", "it drives again", 30)
+    until(lambda: fleet.condition(chat, "ScalingActive")[0] == "True", "it drives again", START_S)
 
 
 def test_a_paused_service_keeps_what_it_has(fleet: Fleet, chat: str) -> None:
     fleet.patch(chat, {"metadata": {"annotations": {"forebay.dev/paused": "true"}}})
-    until(lambda: fleet.condition(chat, "ScalingActive")[0] == "False", "it says so", 30)
+    until(lambda: fleet.condition(chat, "ScalingActive")[0] == "False", "it says so", START_S)
     assert len(fleet.serving(chat)) == 1
     fleet.patch(chat, {"metadata": {"annotations": {"forebay.dev/paused": None}}})
-    until(lambda: fleet.condition(chat, "ScalingActive")[0] == "True", "it drives again", 30)
+    until(lambda: fleet.condition(chat, "ScalingActive")[0] == "True", "it drives again", START_S)
 
 
 def test_a_replica_that_dies_is_replaced(fleet: Fleet, chat: str) -> None:
