@@ -202,8 +202,6 @@ subjects:
   value: {{ .Values.gateway.queueMebibytes | int64 | quote }}
 - name: FOREBAY_GATEWAY_DRAIN_SECONDS
   value: {{ .Values.gateway.drainSeconds | int64 | quote }}
-- name: FOREBAY_GATEWAY_ENVOY_THREADS
-  value: {{ .Values.gateway.envoyThreads | int64 | quote }}
 {{- end -}}
 
 {{- define "forebay.commonEgress" -}}
