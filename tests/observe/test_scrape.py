@@ -30,6 +30,12 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A machine that builds something beside may answer late; only the test of the timeout is about the timeout.
+    monkeypatch.setattr("forebay.observe.scrape.TIMEOUT_S", 30.0)
+
+
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
     runners: list[web.AppRunner] = []
