@@ -9,14 +9,15 @@ from forebay.core.goodness import Targets
 
 def test_the_services_are_those_of_the_plan_and_name_policies_that_exist() -> None:
     applied = documents.services(FULL, seed=7, resource="nvidia.com/gpu")
-    services = {s.key: s for s in (InferenceService(**d) for d in applied if d["kind"] == "InferenceService")}
+    valid = [InferenceService(**document) for document in applied if document["kind"] == "InferenceService"]
+    services = {f"{one.metadata.namespace}/{one.metadata.name}": one for one in valid}
     policies = {d["metadata"]["name"]: SLOPolicy(**d) for d in documents.policies(warm=True)}
     assert set(services) == set(FULL.services) == {CHAT, CODE, BATCH}
     assert {s.spec.slo_policy_ref.name for s in services.values() if s.spec.slo_policy_ref} == set(policies)
     assert {key for key, s in services.items() if s.spec.service_class is ServiceClass.INTERACTIVE} == set(INTERACTIVE)
     assert {s.spec.engine.emulation.seed for s in services.values()} == {7}
     models = {part.service: part.model for part in (*FULL.streams, *FULL.jobs)}
-    assert {key: s.served_name for key, s in services.items()} == models
+    assert {key: s.spec.model.served_name for key, s in services.items()} == models
 
 
 def test_a_compressed_run_only_changes_times() -> None:
