@@ -168,4 +168,5 @@ def settled(spec: FleetSpec, serving: int, warm: int = 0, now_ms: int = 0) -> Me
     memory = initial_memory(spec, now_ms - 3_600_000)
     count = len(spec.services)
     safety = replace(memory.safety, replicas_serving=np.full(count, serving), replicas_warm=np.full(count, warm))
-    return replace(memory, safety=safety, recent=replace(memory.recent, now_ms=now_ms - 1000))
+    timers = replace(memory.recent.timers, busy_ms=np.full(count, now_ms - 1000))
+    return replace(memory, safety=safety, recent=replace(memory.recent, now_ms=now_ms - 1000, timers=timers))

@@ -40,7 +40,7 @@ class Watch:
         ring, tick = windows.record(self.recent, shot, nothing, change)
         seen = replace(self.seen, now_ms=self.now_ms, elapsed_ms=tick_ms)
         timers = forecast.watch(ring, tick, self.recent.timers, self.usual.dispersion_milli, seen)
-        timers, self.rates = forecast.measure(ring, timers, self.usual, self.now_ms)
+        timers, self.rates = forecast.measure(ring, timers, self.usual, seen)
         self.recent = replace(self.recent, ring=ring, timers=timers, now_ms=self.now_ms)
         return self
 
@@ -116,7 +116,7 @@ def test_uneven_traffic_needs_more_evidence() -> None:
     calm = Watch().steadily(lambda _: 1.4, 100).steadily(lambda _: 7, 3)
     uneven = Watch(dispersion=4000).steadily(lambda _: 1.4, 100).steadily(lambda _: 7, 3)
     assert (calm.rates.burst.tolist(), uneven.rates.burst.tolist()) == ([True], [False])
-    assert uneven.steadily(lambda _: 7, 8).rates.burst.tolist() == [True]
+    assert uneven.steadily(lambda _: 7, 12).rates.burst.tolist() == [True]
 
 
 def test_nothing_is_detected_in_the_first_ten_seconds() -> None:
@@ -164,10 +164,15 @@ def test_traffic_is_forgotten_after_a_minute_of_silence() -> None:
     assert watch.rates.stable_milli.tolist() == [0]
 
 
-def test_what_engines_saw_counts_where_no_gateway_did() -> None:
+@pytest.mark.parametrize(("gateways", "expected"), [([], 3050), ([{}], 1016)], ids=["no gateway", "gateways"])
+def test_what_engines_saw_counts_where_no_gateway_can_tell(gateways: list[dict[str, int]], expected: int) -> None:
     watch = Watch()
-    ring = replace(watch.recent.ring, entered=watch.recent.ring.entered.copy())
+    seen = replace(look([], gateways, gateways_expected=len(gateways)), now_ms=100_000)
+    ring = replace(
+        watch.recent.ring, entered=watch.recent.ring.entered.copy(), arrivals=watch.recent.ring.arrivals.copy()
+    )
     ring.entered[:] = 3
+    ring.arrivals[:] = 1
     timers = replace(watch.recent.timers, traffic_since_ms=np.array([0]))
-    _, rates = forecast.measure(ring, timers, watch.usual, 100_000)
-    assert rates.stable_milli.tolist() == [3050]
+    _, rates = forecast.measure(ring, timers, watch.usual, seen)
+    assert rates.stable_milli.tolist() == [expected]

@@ -13,8 +13,10 @@ from forebay.core.snapshot import State
 from forebay.core.units import UNKNOWN
 
 from tests.core import build
+from tests.core.test_sight import look
 
 SPEC = build.fleet({})
+SEEN = look([])
 
 
 def after(looks: list[dict[str, Any]], spec: Any = SPEC, memory: Memory | None = None) -> Memory:
@@ -182,7 +184,7 @@ def dispersion(arrivals: list[int], *, burst_s: int = UNKNOWN, chart: int = 0) -
             chart=np.array([chart]),
         )
         recent = replace(memory.recent, ring=ring, timers=timers, now_ms=second * 1000)
-        learned = learning.learn_dispersion(learned, recent, (second + 1) * 1000)
+        learned = learning.learn_dispersion(learned, recent, replace(SEEN, now_ms=(second + 1) * 1000))
     return int(learning.what_is_usual(SPEC, learned).dispersion_milli[0])
 
 
@@ -205,7 +207,9 @@ def test_the_dispersion_of_arrivals(arrivals: list[int], more: dict[str, int], l
 def test_an_early_tick_ends_no_second() -> None:
     memory = initial_memory(SPEC, 0)
     recent = replace(memory.recent, now_ms=1200)
-    assert learning.learn_dispersion(memory.learned, recent, 1900).arrivals_expected.tolist() == [32_000]
+    assert learning.learn_dispersion(memory.learned, recent, replace(SEEN, now_ms=1900)).arrivals_expected.tolist() == [
+        32_000
+    ]
 
 
 def test_rises_are_counted() -> None:

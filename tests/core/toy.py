@@ -1,8 +1,9 @@
-"""A fluid toy of one service in a closed loop with `step`: enough to see it flap, overshoot or wait. Not a simulator.
+"""A fluid toy of services in a closed loop with `step`: enough to see it flap, overshoot or wait. Not a simulator.
 
-Requests are served in whole milliseconds of work by identical replicas; what does not fit in a slot waits, at the
-engines if one serves, else at the gateway. Replicas obey decisions at once: promotions take effect a second later, cold
-starts after `boot_s`. Poisson arrivals come from a seeded generator: the dice are the test's, not the judge's.
+A request is 200 tokens and four more for its prefill; a replica with B requests makes each of them a token in 20 + B/2
+ms, as the default prior of `build` says. What finds no slot waits, at an engine if one serves, else at the gateway.
+Decisions are obeyed at once: promotions take effect in the next second, cold starts after `boot_s`. All toys of a run
+are rows of one fleet, so that one `step` a second judges them all. The dice are the test's, not the judge's.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from forebay.core.memory import Memory, initial_memory
+from forebay.core.memory import initial_memory
 from forebay.core.snapshot import State
 from forebay.core.step import step
 
-from tests.core.build import ANSWER_TOKENS, PROMPT_TOKENS, snapshot
+from tests.core import build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from forebay.core.decision import Decision
-    from forebay.core.fleet import FleetSpec
+
+REQUEST_MILLITOKENS = 204_000
 
 
 @dataclass
@@ -29,7 +31,7 @@ class Replica:
     uid: str
     state: State
     born_s: int
-    running: list[int] = field(default_factory=list)  # milliseconds left of each request, as if alone at full batch
+    running: list[int] = field(default_factory=list)  # thousandths of tokens left of each request
     finished: int = 0
     tokens: int = 0
     prompts: int = 0
@@ -38,127 +40,139 @@ class Replica:
 
 @dataclass
 class Toy:
-    """The loop; `history` has (second, serving wanted, warm wanted, serving there, waiting) a second."""
+    """One service. `history` has (second, serving wanted, warm wanted, serving there, waiting) for each second."""
 
-    spec: FleetSpec
+    service: dict[str, Any]
     rate: Callable[[int], float]
     boot_s: int = 90
-    seed: int | None = None
-    answer_ms: int = 4900  # in the batch: 0.1 s of prefill and 200 tokens of 24 ms
+    seed: int | None = None  # None: requests come evenly
+    length: Callable[[int], int] = lambda _: REQUEST_MILLITOKENS
     patience_s: int = 60
     slots: int = 8
     replicas: list[Replica] = field(default_factory=list)
-    queue: list[int] = field(default_factory=list)  # the second in which each came
+    queue: list[int] = field(default_factory=list)  # the second in which each request came
     history: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    memory: Memory | None = None
     arrived: int = 0
-    fluid: float = 0.0
-    late: int = 0  # requests that waited for more than a second
+    served: int = 0
+    owed: float = 0.0
+    made: int = 0
 
-    def run(self, seconds: int, start: int = 0) -> Toy:
-        dice = np.random.default_rng(self.seed)
-        memory = self.memory or initial_memory(self.spec, start * 1000)
-        for second in range(start, start + seconds):
-            self._arrive(second, dice)
-            self._serve(second)
-            memory, decisions = step(self.spec, memory, self._look(second))
-            decision = decisions.decision(0)
-            self._obey(decision, second)
-            self.decisions.append(decision)
-            serving = sum(r.state == State.SERVING for r in self.replicas)
-            self.history.append((second, decision.replicas_serving, decision.replicas_warm, serving, len(self.queue)))
-        self.memory = memory
-        return self
+    def __post_init__(self) -> None:
+        self.dice = np.random.default_rng(self.seed)
 
-    def _arrive(self, second: int, dice: np.random.Generator) -> None:
-        if self.seed is None:
-            self.fluid += self.rate(second)
-            count = int(self.fluid)
-            self.fluid -= count
-        else:
-            count = int(dice.poisson(self.rate(second)))
+    @property
+    def wanted(self) -> list[int]:
+        """Serving replicas wanted, second by second."""
+        return [serving for _, serving, _, _, _ in self.history]
+
+    def live(self, second: int) -> None:
+        """Let requests come, be seated, and progress for a second."""
+        self.owed += self.rate(second)
+        count = int(self.owed) if self.seed is None else int(self.dice.poisson(self.rate(second)))
+        self.owed -= int(self.owed)
         self.arrived += count
-        self.queue += [second] * count
-        self.queue = [came for came in self.queue if second - came < self.patience_s]
-
-    def _serve(self, second: int) -> None:
+        self.queue = [came for came in self.queue + [second] * count if second - came < self.patience_s]
         for replica in self.replicas:
-            if replica.state in (State.STARTING,) and second - replica.born_s >= self.boot_s:
+            if replica.state == State.STARTING and second - replica.born_s >= self.boot_s:
                 replica.state = State.WARM
-        serving = [r for r in self.replicas if r.state == State.SERVING]
-        for replica in self.replicas:
-            busy = len(replica.running)
-            replica.tokens += busy * 1000 * ANSWER_TOKENS // self.answer_ms
-            replica.itl_sum_ms += busy * 980
-            left = [ms - 1000 for ms in replica.running]
-            replica.finished += sum(ms <= 0 for ms in left)
-            replica.running = [ms for ms in left if ms > 0]
+            self._compute(replica)
+        serving = [replica for replica in self.replicas if replica.state == State.SERVING]
         while self.queue and serving:
-            emptiest = min(serving, key=lambda r: len(r.running))
+            emptiest = min(serving, key=lambda replica: len(replica.running))
             if len(emptiest.running) >= self.slots:
                 break
-            self.late += second - self.queue.pop(0) > 1
-            emptiest.running.append(self.answer_ms)
+            self.queue.pop(0)
+            emptiest.running.append(self.length(second))
             emptiest.prompts += 1
 
-    def _look(self, second: int) -> Any:
-        serving = [r for r in self.replicas if r.state == State.SERVING]
+    def _compute(self, replica: Replica) -> None:
+        batch = len(replica.running)
+        step_us = 20_000 + 500 * batch
+        replica.tokens += batch * 10**6 // step_us
+        replica.itl_sum_ms += batch * 1000
+        left = [tokens - 10**9 // step_us for tokens in replica.running]
+        replica.running = [tokens for tokens in left if tokens > 0]
+        replica.finished += batch - len(replica.running)
+        self.served += batch - len(replica.running)
+
+    def look(self, second: int, row: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Tell what a snapshot holds of this service."""
+        serving = [replica for replica in self.replicas if replica.state == State.SERVING]
         held = 0 if serving else len(self.queue)
-        rows = []
-        for replica in sorted(self.replicas, key=lambda r: r.uid):
-            waiting = 0 if held or not serving or replica is not serving[0] else len(self.queue)
-            rows.append(
-                {
-                    "uid": replica.uid,
-                    "state": replica.state,
-                    "ready": replica.state != State.STARTING,
-                    "since_created_ms": (second - replica.born_s) * 1000,
-                    "age_ms": 0 if replica.state != State.STARTING else -(2**63),
-                    "requests_running": len(replica.running),
-                    "requests_waiting": waiting,
-                    "kv_tokens_used": len(replica.running) * (PROMPT_TOKENS + ANSWER_TOKENS // 2),
-                    "generation_tokens_total": replica.tokens,
-                    "requests_finished_total": replica.finished,
-                    "prompt_tokens_total": replica.prompts * PROMPT_TOKENS,
-                    "ttft_count": replica.prompts,
-                    "ttft_sum_ms": replica.prompts * 124,
-                    "itl_count": replica.tokens,
-                    "itl_sum_ms": replica.itl_sum_ms,
-                }
-            )
+        rows = [
+            {
+                "uid": replica.uid,
+                "service": row,
+                "state": replica.state,
+                "ready": replica.state != State.STARTING,
+                "since_created_ms": (second - replica.born_s) * 1000,
+                "age_ms": build.UNKNOWN if replica.state == State.STARTING else 0,
+                "gpus": self.service.get("gpus_per_replica", 1),
+                "requests_running": len(replica.running),
+                "requests_waiting": len(self.queue) if serving and replica is serving[0] else 0,
+                "kv_tokens_used": len(replica.running) * (build.PROMPT_TOKENS + build.ANSWER_TOKENS // 2),
+                "generation_tokens_total": replica.tokens,
+                "requests_finished_total": replica.finished,
+                "prompt_tokens_total": replica.prompts * build.PROMPT_TOKENS,
+                "ttft_count": replica.prompts,
+                "ttft_sum_ms": replica.prompts * 124,
+                "itl_count": replica.tokens,
+                "itl_sum_ms": replica.itl_sum_ms,
+            }
+            for replica in self.replicas
+        ]
         gateway = {
+            "service": row,
             "requests_held": held,
-            "held_prompt_tokens": held * PROMPT_TOKENS,
+            "held_prompt_tokens": held * build.PROMPT_TOKENS,
             "held_oldest_ms": (second - self.queue[0]) * 1000 if held else 0,
             "arrivals_total": self.arrived,
-            "arrival_prompt_tokens_total": self.arrived * PROMPT_TOKENS,
+            "arrival_prompt_tokens_total": self.arrived * build.PROMPT_TOKENS,
         }
-        return snapshot(second * 1000 + 500, rows, [gateway])
+        return rows, gateway
 
-    def _obey(self, decision: Decision, second: int) -> None:
+    def obey(self, decision: Decision, second: int, row: int) -> None:
+        """Do what was decided, and write it down."""
         total = decision.replicas_serving + decision.replicas_warm
-        here = [r for r in self.replicas if r.state != State.DRAINING]
-        for _ in range(total - len(here)):
-            self.replicas.append(Replica(f"r{len(self.replicas):05}-{second}", State.STARTING, second))
-        serving = [r for r in here if r.state == State.SERVING]
-        warm = [r for r in here if r.state == State.WARM]
+        for _ in range(total - len(self.replicas)):
+            self.replicas.append(Replica(f"{row:03}-{self.made:05}", State.STARTING, second))
+            self.made += 1
+        serving = [replica for replica in self.replicas if replica.state == State.SERVING]
+        warm = [replica for replica in self.replicas if replica.state == State.WARM]
         for replica in warm[: max(0, decision.replicas_serving - len(serving))]:
             replica.state = State.SERVING
+        there = sum(replica.state == State.SERVING for replica in self.replicas)
+        self.history.append((second, decision.replicas_serving, decision.replicas_warm, there, len(self.queue)))
         if decision.hold:
             return
-        serving.sort(key=lambda r: len(r.running))
+        serving.sort(key=lambda replica: len(replica.running))
         for replica in serving[: max(0, len(serving) - decision.replicas_serving)]:
             replica.state = State.WARM
-        excess = len([r for r in self.replicas if r.state != State.DRAINING]) - total
-        order = sorted(
-            (r for r in self.replicas if r.state in (State.STARTING, State.WARM)), key=lambda r: (r.state, -r.born_s)
-        )
-        gone = {r.uid for r in order[: max(0, excess)]}
-        self.replicas = [r for r in self.replicas if r.uid not in gone]
+        idle = [replica for replica in self.replicas if replica.state != State.SERVING]
+        idle.sort(key=lambda replica: (replica.state, len(replica.running), -replica.born_s))
+        gone = {replica.uid for replica in idle[: max(0, len(self.replicas) - total)]}
+        self.replicas = [replica for replica in self.replicas if replica.uid not in gone]
 
 
-def reversals(numbers: list[int]) -> int:
-    """How often a sequence that rose falls, or one that fell rises."""
+def run(toys: Sequence[Toy], seconds: int) -> None:
+    """Run all toys side by side from second 0."""
+    spec = build.fleet(*(toy.service for toy in toys))
+    memory = initial_memory(spec, 0)
+    for second in range(seconds):
+        replicas: list[dict[str, Any]] = []
+        gateways: list[dict[str, Any]] = []
+        for row, toy in enumerate(toys):
+            toy.live(second)
+            rows, gateway = toy.look(second, row)
+            replicas += rows
+            gateways.append(gateway)
+        shot = build.snapshot(second * 1000 + 500, replicas, gateways, allocatable=10_000)
+        memory, decisions = step(spec, memory, shot)
+        for row, toy in enumerate(toys):
+            toy.obey(decisions.decision(row), second, row)
+
+
+def reversals(numbers: Sequence[int]) -> int:
+    """Count how often a sequence that rose falls, or one that fell rises."""
     steps = [after - before for before, after in zip(numbers, numbers[1:], strict=False) if after != before]
-    return sum(a * b < 0 for a, b in zip(steps, steps[1:], strict=False))
+    return sum(before * after < 0 for before, after in zip(steps, steps[1:], strict=False))

@@ -72,7 +72,7 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
     seen
         For the time.
     """
-    arrivals = np.maximum(tick.arrivals, tick.entered)
+    arrivals = np.where(seen.gateways_tell, tick.arrivals, np.maximum(tick.arrivals, tick.entered))
     for_it = arrivals * _EVIDENCE_MILLINATS
     expected = np.maximum(timers.expected_milli, _EXPECTED_LEAST_MILLI)
     against = _AGAINST * expected * min(seen.elapsed_ms, STABLE_SECONDS * SECOND_MS) // SECOND_MS
@@ -86,7 +86,7 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
     # After a stable window the burst is what the stable mean says.
     lasting = second - or_else(burst_s, 0) < STABLE_SECONDS
     burst_s = np.where(known(burst_s) & lasting, burst_s, UNKNOWN)
-    moving = (window_sum(ring.arrivals + ring.entered, seen.now_ms, STABLE_SECONDS) > 0) | (seen.occupied > 0)
+    moving = window_sum(ring.arrivals + ring.entered, seen.now_ms, STABLE_SECONDS) + seen.occupied > 0
     return replace(
         timers,
         chart=np.where(alarm, 0, chart),
@@ -97,7 +97,7 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
     )
 
 
-def measure(ring: Ring, timers: Timers, usual: Usual, now_ms: int) -> tuple[Timers, Rates]:
+def measure(ring: Ring, timers: Timers, usual: Usual, seen: Sight) -> tuple[Timers, Rates]:
     """Read the windows.
 
     Parameters
@@ -108,27 +108,31 @@ def measure(ring: Ring, timers: Timers, usual: Usual, now_ms: int) -> tuple[Time
         For when traffic and burst began.
     usual
         For the dispersion.
-    now_ms
-        The time.
+    seen
+        For the time, and for who knows of arrivals: the gateways if all of them answer, else whoever saw more.
 
     Returns
     -------
     tuple
         The timers with what the next look is expected to bring, and the rates.
     """
-    stable_ms = _stable_ms(timers, now_ms)
+    now_ms, stable_ms = seen.now_ms, _stable_ms(timers, seen.now_ms)
     burst = known(timers.burst_since_s)
     full = stable_ms >= (STABLE_SECONDS - 1) * SECOND_MS
-    rising = np.where(full & ~burst, _trend(np.maximum(ring.arrivals, ring.entered), usual, now_ms), 0)
+    arrivals = np.where(seen.gateways_tell, ring.arrivals, np.maximum(ring.arrivals, ring.entered))
+    rising = np.where(full & ~burst, _trend(arrivals, usual, now_ms), 0)
     second = now_ms // SECOND_MS
     since_s = np.minimum(np.where(burst, timers.burst_since_s, second), second - BURST_LEAST_SECONDS)
 
-    def stable(first: I64, second: I64, added: I64) -> I64:
-        counts = (window_sum(column, now_ms, STABLE_SECONDS) for column in (first, second))
-        return _rate_milli(np.maximum(*counts) + added, stable_ms)
+    def either(of_gateways: I64, of_engines: I64) -> I64:
+        return np.where(seen.gateways_tell, of_gateways, np.maximum(of_gateways, of_engines))
 
-    def in_burst(first: I64, second: I64) -> I64:
-        return np.maximum(*(sum_since(column, now_ms, since_s) for column in (first, second)))
+    def stable(of_gateways: I64, of_engines: I64, added: I64) -> I64:
+        counts = (window_sum(column, now_ms, STABLE_SECONDS) for column in (of_gateways, of_engines))
+        return _rate_milli(either(*counts) + added, stable_ms)
+
+    def in_burst(of_gateways: I64, of_engines: I64) -> I64:
+        return either(*(sum_since(column, now_ms, since_s) for column in (of_gateways, of_engines)))
 
     def burst_rate(count: I64) -> I64:
         return np.where(burst, _rate_milli(count, now_ms - since_s * SECOND_MS), 0)

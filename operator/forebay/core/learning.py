@@ -18,6 +18,7 @@ from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, known, or_else, segmen
 if TYPE_CHECKING:
     from forebay.core.fleet import FleetSpec
     from forebay.core.memory import Learned, Recent, Timers
+    from forebay.core.sight import Sight
     from forebay.core.snapshot import Snapshot
     from forebay.core.units import I64, Bool
     from forebay.core.windows import ReplicaChange
@@ -130,12 +131,13 @@ def learn(
     return _learn_lengths(scaled, snapshot, change, services)
 
 
-def learn_dispersion(learned: Learned, recent: Recent, now_ms: int) -> Learned:
+def learn_dispersion(learned: Learned, recent: Recent, seen: Sight) -> Learned:
     """Add how far the arrivals of the second that has just ended were from their mean, where no burst is going on."""
-    ended = now_ms // SECOND_MS > recent.now_ms // SECOND_MS
+    ended = seen.now_ms // SECOND_MS > recent.now_ms // SECOND_MS
     calm = ended & ~known(recent.timers.burst_since_s) & (2 * recent.timers.chart < forecast.ALARM_MILLINATS)
     row = recent.now_ms // SECOND_MS % RING_SECONDS
-    arrivals = np.maximum(recent.ring.arrivals[row], recent.ring.entered[row])
+    of_gateways, of_engines = recent.ring.arrivals[row], recent.ring.entered[row]
+    arrivals = np.where(seen.gateways_tell, of_gateways, np.maximum(of_gateways, of_engines))
     expected = np.where(calm, np.minimum(recent.timers.expected_milli, 10**9), 0)
     error = np.where(calm, np.minimum(arrivals, 10**6) * MILLI - expected, 0)
     square, mean = error * error // MILLI + learned.arrivals_square_error, expected + learned.arrivals_expected

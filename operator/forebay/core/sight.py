@@ -74,6 +74,12 @@ class Sight:
         return self.serving + self.warm + self.starting
 
     @property
+    def gateways_tell(self) -> Bool:
+        """Where every gateway answers they know all arrivals; engines see a held backlog arrive at once, and late."""
+        answer: Bool = (self.gateways_fresh >= self.gateways_expected) & (self.gateways_fresh > 0)
+        return answer
+
+    @property
     def occupied(self) -> I64:
         """Requests that are anywhere between gateway and last token."""
         return self.running + self.waiting + self.held

@@ -113,19 +113,20 @@ def backlog(facts: Facts, before: Verdict) -> Verdict:
     """
     seen, capacity, lead_ms = facts.seen, facts.capacity, facts.usual.lead_cold_ms
     waits = seen.waiting + seen.held > 0
-    ask = np.where(waits, _drain_within_slack(facts), 0)
+    seats = np.where(waits, _seats_within_slack(facts), 0)
+    ask = np.where(waits, np.maximum(seats, _prefill_within_slack(facts)), 0)
     ready = np.minimum(ask, seen.serving_ready + seen.warm_ready)
     nothing_yet = seen.serving + seen.starting == 0
-    in_time = nothing_yet | (lead_ms <= capacity.slack_ms)
-    coming = (seen.starting > 0) & (seen.serving > 0)
-    cold = np.where(in_time | ~capacity.modelled, ask, _still_waiting_after_boot(facts))
-    cold = np.where(waits & (in_time | ~coming), cold, 0)
+    in_time = lead_ms <= capacity.slack_ms
+    coming = (seen.starting > 0) & (seen.serving > 0) & ~in_time
+    cold = np.where(nothing_yet | ~capacity.modelled, seats, _still_waiting_after_boot(facts))
+    cold = np.where(in_time, ask, np.where(waits & ~coming, cold, 0))
     wanted = np.minimum(np.maximum(ready, cold), _REPLICAS_MAX)
     replicas = np.where(seen.may_rise, np.maximum(before.serving, wanted), before.serving)
     activated = nothing_yet & (facts.last_serving == 0)
     reason = np.where(activated, Reason.ACTIVATED, Reason.BACKLOG)
     reason = np.where(replicas > before.serving, reason, Reason.NONE)
-    frozen = coming & ~in_time & (ask > replicas)
+    frozen = coming & (ask > replicas)
     return Verdict(
         replicas,
         before.warm,
@@ -148,19 +149,24 @@ def _on_evidence(facts: Facts, suspected: I64, sure: I64) -> I64:
     return wanted
 
 
-def _drain_within_slack(facts: Facts) -> I64:
-    """Return the replicas with which the last request that waits gets its first token in time.
+def _seats_within_slack(facts: Facts) -> I64:
+    """Return the replicas in whose slots the last request that waits sits down in time.
 
-    Slots: while one waits for `slack`, a share slack / residence of the slots falls free, so N requests need
-    N / batch * residence / (residence + slack) replicas. Prefill: pending prompts must be computed within the slack.
+    While it waits for `slack`, a share slack / residence of the slots falls free, so N requests need
+    N / batch * residence / (residence + slack) replicas.
     """
     seen, capacity = facts.seen, facts.capacity
     slots_milli = seen.occupied * MILLI // capacity.batch_best
     turned_milli = slots_milli * capacity.residence_ms // (capacity.residence_ms + capacity.slack_ms)
-    prefill_ms = _pending_prompt_tokens(facts) * capacity.prefill_ns_per_token // 10**6
+    return ceil_div(np.where(capacity.modelled, turned_milli, slots_milli), MILLI)
+
+
+def _prefill_within_slack(facts: Facts) -> I64:
+    """Return the replicas that compute the pending prompts in time; none where no number of them could."""
+    capacity = facts.capacity
+    work_ms = _pending_prompt_tokens(facts) * capacity.prefill_ns_per_token // 10**6
     within_ms = np.maximum(np.maximum(capacity.slack_ms, capacity.prefill_us // 1000), 1)
-    by_time_milli = np.where(capacity.feasible, np.minimum(prefill_ms, 10**12) * MILLI // within_ms, 0)
-    return ceil_div(np.maximum(np.where(capacity.modelled, turned_milli, slots_milli), by_time_milli), MILLI)
+    return np.where(capacity.feasible, ceil_div(np.minimum(work_ms, 10**12), within_ms), 0)
 
 
 def _still_waiting_after_boot(facts: Facts) -> I64:

@@ -16,7 +16,8 @@ from forebay.core import histogram
 from forebay.core.need import replicas_for
 from forebay.core.reasons import Reason
 from forebay.core.stages import Verdict
-from forebay.core.units import MILLI, UNKNOWN, ceil_div, known, or_else
+from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, ceil_div, known, or_else
+from forebay.core.windows import STABLE_SECONDS
 
 if TYPE_CHECKING:
     from forebay.core.memory import Learned, Timers
@@ -106,8 +107,10 @@ def count_period(timers: Timers, facts: Facts) -> tuple[Timers, Bool, I64]:
         period_first=np.where(whole, replicas, timers.period_first),
         period_most=np.where(whole, replicas, most),
     )
-    # A service without traffic says nothing about bursts.
-    return moved, whole & known(timers.traffic_since_ms), rise
+    # A service without traffic says nothing about bursts, nor does a period that began before the windows were full:
+    # after a restart the need seems to rise from nothing.
+    full = timers.period_since_ms - timers.since_ms >= STABLE_SECONDS * SECOND_MS
+    return moved, whole & full & known(timers.traffic_since_ms), rise
 
 
 def _reason(warm: I64, wanted: I64, by_policy: I64, by_measure: I64, drawn: Bool) -> I64:
