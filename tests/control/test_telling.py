@@ -94,6 +94,24 @@ async def test_a_status_is_written_once_and_not_again_while_nothing_changes(serv
     assert server.asked[before:] == []
 
 
+async def test_a_change_that_is_taken_back_at_once_is_taken_back_in_the_status_too(
+    server: Server, teller: Teller
+) -> None:
+    await teller.tell(10_000)
+    await teller.tell(11_000)
+    teller.scene.autoscalers["h"] = "ns/a"
+    await teller.tell(30_000)
+    teller.scene.autoscalers.clear()
+    for second in range(31, 45):
+        await teller.tell(second * 1000)
+    told = [
+        next(c["reason"] for c in body["status"]["conditions"] if c["type"] == "ScalingActive")
+        for (_, last), body in zip(server.asked, server.bodies, strict=True)
+        if last == "status"
+    ]
+    assert told == ["Autoscaling", "ForeignAutoscaler", "Autoscaling"]
+
+
 async def test_a_budget_that_is_missing_is_made_and_one_that_is_there_is_left(server: Server, teller: Teller) -> None:
     await teller.tell(10_000)
     assert ("PATCH", "a") not in server.asked
@@ -174,7 +192,8 @@ async def test_health_says_what_is_wrong_and_metrics_tell_the_fleet() -> None:
     wrong = ["hung", ""]
     runner = await health.serve(0, lambda: wrong[0], lambda: wrong[1], scene.metrics.page)
     try:
-        port = runner.addresses[0][1]
+        # One socket for IPv4 and one for IPv6, each with a free port of its own.
+        port = next(address[1] for address in runner.addresses if len(address) == 2)
         answers = {}
         for path in ("healthz", "readyz", "metrics"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -88,6 +88,8 @@ class Telling:
                 told = gist(judged, row, counts[service.key], problems, findings.attained)
                 if told != self._settled.get(service.uid):
                     view = view_of(judged, row, counts[service.key], problems, findings.attained)
+                    # Not settled until written: a change that is taken back meanwhile is a change to write, too.
+                    self._settled.pop(service.uid, None)
                     if self._tell_status(judged, row, view, raw, now_ms):
                         self._settled[service.uid] = told
                 self._tell_rest(judged, row, now_ms)
