@@ -25,7 +25,7 @@ def test_every_stage_is_told_with_its_numbers_and_its_reason() -> None:
     told = words(result.output)
     assert "chat/chat-8b hf://meta-llama/Llama-3.1-8B-Instruct" in told
     assert "3 serving, 4 warm, 8 in all; wanted: 6 serving; scaling.mode Auto" in told
-    assert "demand 2 DecodeDemand: the answers keep 1900 thousandths of a replica busy" in told
+    assert "demand 2 DecodeDemand: the answers keep 1.90 replicas busy" in told
     assert "backlog 2 → 5 Backlog: 21 requests wait in engines and 9 at gateways" in told
     assert "headroom 5 → 6 Headroom" in told
     assert "gpu-budget 6 Unchanged" in told

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from forebay.core.fleet import Mode
-from forebay.core.reasons import CONDITION_TYPES, Condition, Reason
+from forebay.core.reasons import CONDITION_TYPES, Condition, Reason, spell
 from forebay.core.step import step
 from forebay.core.units import UNKNOWN
 from forebay.core.wordings import WORDINGS, wording
@@ -41,6 +41,22 @@ def test_what_is_not_known_is_said_to_be_unknown() -> None:
     assert wording(Reason.REPLICAS_STARTING).say({"starting": UNKNOWN}) == "unknown replicas are starting"
     assert wording(Reason.REPLICAS_STARTING).say({}) == "unknown replicas are starting"
     assert wording(Reason.REPLICAS_STARTING).say({"starting": 0, "more": 1}) == "0 replicas are starting"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("need_milli", 1159, "1.15"),
+        ("arrivals_milli_per_s", 40, "0.04"),
+        ("attained_permille", 987, "98.7 %"),
+        ("step_us", 26_450, "26.4 ms"),
+        ("lead_cold_ms", 113_416, "113.4 s"),
+        ("held", 12, "12"),
+        ("held", UNKNOWN, "unknown"),
+    ],
+)
+def test_numbers_are_spelled_by_their_unit(name: str, value: int, said: str) -> None:
+    assert spell(name, value) == said
 
 
 def test_every_stage_gives_the_numbers_that_its_reasons_tell() -> None:

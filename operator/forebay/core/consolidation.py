@@ -66,6 +66,7 @@ def consolidation(facts: Facts, before: Verdict) -> tuple[Verdict, Timers]:
         _reason(facts, before, serving, suffices, idle),
         (
             ("keep", keep),
+            ("to", serving),
             ("waited_ms", _waited_ms(facts, shrink)),
             ("delay_ms", fleet.scale_down_delay_ms),
             ("idle_ms", fleet.idle_ms),
@@ -93,7 +94,9 @@ def remember_shrinking(facts: Facts, timers: Timers, serving: I64) -> Timers:
     same_load = need * MILLI <= or_else(timers.shrunk_need_milli, 0) * _SAME_LOAD_MILLI
     regrets = (serving > last) & recent & same_load & (serving >= or_else(timers.shrunk_from, 0))
     over = or_else(timers.regret_until_ms, now_ms) <= now_ms
+    # Less load may be served by fewer after all; twice as much says that it was a burst that was growing, not regret.
     over |= need * MILLI < or_else(timers.regret_need_milli, 0) * _LESS_LOAD_MILLI
+    over |= need > 2 * or_else(timers.regret_need_milli, 0)
     return replace(
         timers,
         shrunk_ms=np.where(shrinks, now_ms, timers.shrunk_ms),

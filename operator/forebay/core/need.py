@@ -80,7 +80,7 @@ def need_of(rates: Rates, capacity: Capacity, usual: Usual) -> Need:
         sequences_milli=milli * batch,
         arrivals_milli=np.maximum(rates.stable_milli, rates.burst_milli),
         margin_milli=margin_milli(milli, batch, usual),
-        crowded_milli=rates.running_burst_milli // batch,
+        crowded_milli=np.minimum(rates.running_burst_milli // batch, NEED_MAX_MILLI),
         keep_milli=np.minimum(keep, NEED_MAX_MILLI),
         reason=_reason(milli, prefill, decode, rates, capacity),
     )

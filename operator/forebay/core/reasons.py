@@ -149,6 +149,21 @@ class Reason(IntEnum):
     AS_EXPECTED = 143
 
 
+def spell(name: str, value: int) -> str:
+    """Write an input as people read it: the unit at the end of its name says how. Thousandths become a fraction."""
+    if value == UNKNOWN:
+        return "unknown"
+    if name.endswith(("_milli", "_milli_per_s")):
+        return f"{value // 1000}.{value % 1000 // 10:02}"
+    if name.endswith("_permille"):
+        return f"{value // 10}.{value % 10} %"
+    if name.endswith("_us"):
+        return f"{value // 1000}.{value % 1000 // 100} ms"
+    if name.endswith("_ms"):
+        return f"{value // 1000}.{value % 1000 // 100} s"
+    return str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Wording:
     """How a reason is told."""
@@ -172,5 +187,4 @@ class Wording:
 
     def say(self, inputs: Mapping[str, int]) -> str:
         """Fill in the message; an input that is absent or UNKNOWN is said to be unknown, never left out."""
-        told = ((name, inputs.get(name, UNKNOWN)) for name in self.inputs)
-        return self.message.format_map({name: "unknown" if value == UNKNOWN else value for name, value in told})
+        return self.message.format_map({name: spell(name, inputs.get(name, UNKNOWN)) for name in self.inputs})

@@ -34,30 +34,30 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         # --- demand
         Reason.PREFILL_DEMAND: _tell(
             "PrefillDemand",
-            "the prompts keep {prefill_milli} thousandths of a replica busy, more than the answers ({decode_milli})",
+            "the prompts keep {prefill_milli} replicas busy, the answers {decode_milli}",
         ),
         Reason.DECODE_DEMAND: _tell(
             "DecodeDemand",
-            "the answers keep {decode_milli} thousandths of a replica busy, more than the prompts ({prefill_milli})",
+            "the answers keep {decode_milli} replicas busy, the prompts {prefill_milli}",
         ),
         Reason.BATCH_OCCUPANCY: _tell(
             "BatchOccupancy",
-            "{sequences_milli} thousandths of a request are in the batches at once; a replica holds {batch_best}",
+            "{sequences_milli} requests are in the batches at once; a replica holds {batch_best}",
         ),
         Reason.BURST_DETECTED: _tell(
             "BurstDetected",
-            "arrivals jumped to {arrivals_milli_per_s} thousandths of a request a second",
+            "arrivals jumped to {arrivals_milli_per_s} requests a second",
             condition=_C.SCALING_ACTIVE,
             status=True,
         ),
         Reason.NO_DEMAND: _tell("NoDemand", "no request arrived within the stable window and none is running"),
         Reason.TTFT_QUEUEING: _tell(
             "TTFTQueueing",
-            "prompts would queue past the TTFT target: they keep {prefill_milli} thousandths of a replica busy",
+            "prompts would queue past the TTFT target: they keep {prefill_milli} replicas busy",
         ),
         Reason.SLO_INFEASIBLE: _tell(
             "SLOInfeasible",
-            "a single request alone misses the target: one step takes {step_us} us and its prefill {prefill_us} us",
+            "a single request alone misses the target: one step takes {step_us}, its prefill {prefill_us}",
             "relax the SLOPolicy, or use a faster accelerator or more tensor parallelism; replicas cannot help",
             condition=_C.SLO_MET,
             warning=True,
@@ -130,20 +130,20 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
             "BacklogCapacityStarting",
             "{waiting} requests wait, {held} are held; {starting} replicas already start, so no more are ordered",
         ),
-        Reason.HEADROOM: _tell("Headroom", "the policy keeps {headroom_milli} thousandths above the need"),
+        Reason.HEADROOM: _tell("Headroom", "the policy keeps {headroom_milli} of the need above it"),
         Reason.SMALL_FLEET_MARGIN: _tell(
             "SmallFleetMargin",
-            "few requests at once vary much: {margin_milli} thousandths are kept free, more than the headroom",
+            "few requests at once vary much: {margin_milli} replicas are kept free, more than the headroom",
         ),
         Reason.WARM_POOL_MEASURED: _tell(
             "WarmPoolMeasured",
-            "the need rose by up to {rise} replicas within a cold start ({lead_cold_ms} ms), in {epochs} periods",
+            "the need rose by up to {rise} replicas within a cold start ({lead_cold_ms}), in {epochs} periods",
             condition=_C.WARM_POOL_READY,
             status=True,
         ),
         Reason.WARM_POOL_POLICY_BURST: _tell(
             "WarmPoolPolicyBurst",
-            "history is short; the policy expects {multiplier_milli} thousandths: {burst_replicas} replicas in all",
+            "history is short; the policy expects bursts of {multiplier_milli} times: {burst_replicas} replicas in all",
             condition=_C.WARM_POOL_READY,
             status=True,
         ),
@@ -156,7 +156,7 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         Reason.WARM_POOL_DRAWN: _tell("WarmPoolDrawn", "the burst that the pool was kept for is being served"),
         # --- consolidation
         Reason.SHRINK_WAITS: _tell(
-            "ShrinkWaits", "{keep} replicas would do since {waited_ms} ms; {delay_ms} ms are to pass before one goes"
+            "ShrinkWaits", "fewer would do, {keep} by now, since {waited_ms}; {delay_ms} are to pass before any goes"
         ),
         Reason.SHRINK_WOULD_MISS_SLO: _tell(
             "ShrinkWouldMissSLO",
@@ -166,8 +166,8 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
             "ShrinkWasRegretted",
             "a recent removal had to be taken back under the same load; it is not tried again for 30 minutes",
         ),
-        Reason.SHRINK: _tell("Shrink", "{keep} replicas have sufficed for {delay_ms} ms"),
-        Reason.IDLE: _tell("Idle", "no request for {idle_ms} ms: a Batch service goes to zero"),
+        Reason.SHRINK: _tell("Shrink", "{to} replicas have sufficed for {delay_ms}"),
+        Reason.IDLE: _tell("Idle", "no request for {idle_ms}: a Batch service goes to zero"),
         # --- bounds and modes
         Reason.MIN_REPLICAS: _tell(
             "MinReplicas", "lifted to minReplicas {replicas_min}", condition=_C.SCALING_LIMITED, status=True
@@ -216,7 +216,7 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         ),
         Reason.UNSCHEDULABLE: _tell(
             "Unschedulable",
-            "no node can take {unschedulable} replicas; they are withdrawn and tried again in {retry_ms} ms",
+            "no node can take {unschedulable} replicas; they are withdrawn and tried again in {retry_ms}",
             "look for taints, memory requests or GPUs held by pods that are not Forebay's",
             condition=_C.GPU_CAPACITY,
             warning=True,
@@ -375,13 +375,13 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
         # --- told by report
         Reason.SLO_MET: _tell(
             "SLOMet",
-            "{attained_permille} permille of the requests were good, {attainment_permille} are asked",
+            "{attained_permille} of the requests were good, {attainment_permille} are asked",
             condition=_C.SLO_MET,
             status=True,
         ),
         Reason.SLO_MISSED: _tell(
             "SLOMissed",
-            "{attained_permille} permille of the requests were good, {attainment_permille} are asked",
+            "{attained_permille} of the requests were good, {attainment_permille} are asked",
             "run `forebay explain` for the cause; maxReplicas, maxGPUs or maxIdleGPUs may be too low",
             condition=_C.SLO_MET,
             warning=True,
