@@ -30,6 +30,9 @@ _BASE_RISE_MS: Final = 1_800_000
 _BASE_FALL_MS: Final = 120_000
 _BURST_LONGEST_MS: Final = 300_000
 _BASE_LEAST_MS: Final = 10_000
+# So long a service without traffic is new, and its base unknown, not zero: minReplicas stands for it. After that it is
+# a service that nobody uses, and keeps no pool.
+_NEW_MS: Final = 600_000
 # Four periods for every one that may exceed the quantile: with 99 % asked and cold starts of 90 s, ten hours.
 _HISTORY: Final = 4
 
@@ -38,17 +41,22 @@ def warm_pool(facts: Facts, before: Verdict) -> Verdict:
     """Ask for warm replicas beside the serving ones; none where nothing serves, no more than the policy pays for."""
     fleet, usual = facts.fleet, facts.usual
     base_milli = facts.base_micro // 1000
-    base = replicas_for(base_milli, fleet, facts.capacity, usual)
+    new = (base_milli == 0) & (facts.seen.now_ms - facts.timers.since_ms < _NEW_MS)
+    base = np.where(new, fleet.replicas_min, replicas_for(base_milli, fleet, facts.capacity, usual))
     # A burst that takes longer than a cold start is met by cold starts for its later part.
     reached_milli = np.minimum(MILLI, MILLI * usual.lead_cold_ms // np.maximum(fleet.burst_within_ms, 1))
     multiplier = MILLI + np.maximum(fleet.burst_multiplier_milli - MILLI, 0) * reached_milli // MILLI
-    burst = replicas_for(base_milli * multiplier // MILLI, fleet, facts.capacity, usual)
+    burst = np.where(
+        new,
+        ceil_div(fleet.replicas_min * multiplier, MILLI),
+        replicas_for(base_milli * multiplier // MILLI, fleet, facts.capacity, usual),
+    )
     periods = facts.rises.sum(axis=1)
     history = _HISTORY * MILLI // np.maximum(MILLI - fleet.attainment_permille, 1)
     by_policy = ceil_div((burst - base) * np.maximum(history - periods, 0), history)
     by_measure = histogram.quantile(facts.rises, fleet.attainment_permille)
     wanted = base + np.maximum(by_policy, by_measure) - before.serving
-    wanted = np.where((before.serving == 0) | (base_milli == 0), 0, np.maximum(wanted, 0))
+    wanted = np.where((before.serving == 0) | (base == 0), 0, np.maximum(wanted, 0))
     affordable = fleet.warm_gpus_max // np.maximum(fleet.gpus_per_replica, 1)
     room = np.maximum(fleet.replicas_max - before.serving, 0)
     warm = np.where(facts.seen.may_rise, np.minimum(wanted, np.minimum(affordable, room)), facts.last_warm)
