@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
-
 from forebay.core.memory import initial_memory
 from forebay.core.step import step
 
-from tests.core import build
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
+
+from tests.core import build  # noqa: E402 - a program of its own finds the tests' builders by this path only
 
 REPLICAS = 4
 
@@ -50,17 +50,23 @@ def measure(services: int, ticks: int, aim_ms: int) -> None:
     spec = build.fleet(*({} for _ in range(services)))
     memory = initial_memory(spec, 0)
     frames = [look(services, tick) for tick in range(1, 13)]
-    times_ms = []
+    times_ms, spent_ms = [], []
     for tick in range(ticks):
         frame = frames[tick % len(frames)]
         # A ring of looks made beforehand, so that making them is not measured; times go on, counters start over.
         frame = build.replace(frame, now_ms=(tick + 1) * 1000)
-        begun = time.perf_counter_ns()
+        begun, spent = time.perf_counter_ns(), time.thread_time_ns()
         memory, _ = step(spec, memory, frame)
         times_ms.append((time.perf_counter_ns() - begun) / 1e6)
-    p50, p99 = (float(np.percentile(times_ms[5:], share)) for share in (50, 99))
-    print(f"tick of {services} services x {REPLICAS} replicas, p50\t{p50:.1f}\tms\t")
-    print(f"tick of {services} services x {REPLICAS} replicas, p99\t{p99:.1f}\tms\t<= {aim_ms}")
+        spent_ms.append((time.thread_time_ns() - spent) / 1e6)
+    name = f"tick of {services} services x {REPLICAS} replicas"
+    for figure, numbers, share, aim in (
+        ("p50", times_ms, 50, ""),
+        ("p99", times_ms, 99, f"<= {aim_ms}"),
+        # On a shared machine the processor's time says what the tick costs, the clock what the neighbours cost.
+        ("p99 of processor time", spent_ms, 99, ""),
+    ):
+        print(f"{name}, {figure}\t{float(np.percentile(numbers[5:], share)):.1f}\tms\t{aim}")  # noqa: T201 - the rows of `make bench`
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+
 from forebay.core.fleet import FleetSpec, Mode
 from forebay.core.memory import Memory, initial_memory
 from forebay.core.snapshot import GatewayRows, ReplicaRows, Snapshot, State

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from forebay.core import learning
 from forebay.core.capacity import Capacity, capacity_of_one
 from forebay.core.units import UNKNOWN
-
 from tests.core import build
 from tests.core.test_sight import look
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 import pytest
+
 from forebay.core import codec
 from forebay.core.codec import CodecError
 from forebay.core.memory import initial_memory
 from forebay.core.step import step
 from forebay.core.units import UNKNOWN
-
 from tests.core import build
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+
 from forebay.core import forecast, learning, windows
 from forebay.core.memory import initial_memory
 from forebay.core.units import UNKNOWN, known
-
 from tests.core import build
 from tests.core.test_sight import look
 
@@ -152,7 +152,7 @@ def test_a_trend_that_is_no_noise(rate: Callable[[int], float], rises: bool) -> 
 
 def test_the_ramp_is_met_where_it_will_be() -> None:
     watch = Watch().steadily(lambda second: 100 + second, 120)
-    # 219 now; the minute's mean is 189.5, and two rises of 20 a second in 20 s, less chance, are 40 - 2 x 3 x 73 / 20 ...
+    # 219 now. The minute's mean is 189.5; two rises of 20 a second each 20 s are 40, less what chance may have done.
     assert 195_000 < watch.rates.stable_milli[0] < 230_000
 
 

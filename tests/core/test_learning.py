@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from forebay.core import learning, windows
 from forebay.core.memory import Memory, initial_memory
 from forebay.core.snapshot import State
 from forebay.core.units import UNKNOWN
-
 from tests.core import build
 from tests.core.test_sight import look
 
@@ -139,8 +139,8 @@ def test_answers_are_not_measured_without_both_counts(absent: dict[str, int]) ->
     ("lives", "expected"),
     [
         pytest.param([], 90_000, id="the prior alone"),
-        # Bounds are 50 ms x 1.4^n: 40 s lies below 41.3 s. Three prior starts lie below 113.4 s and twenty real ones: the
-        # quartile is a real one.
+        # Bounds are 50 ms x 1.4^n: 40 s lies below 41.3 s. The prior's three starts lie below 113.4 s, twenty are real:
+        # so is the quartile.
         pytest.param([40_000] * 20, 41_333, id="twenty starts of 40 s"),
         pytest.param([40_000], 113_416, id="one start against the prior's three"),
     ],
@@ -193,7 +193,7 @@ def dispersion(arrivals: list[int], *, burst_s: int = UNKNOWN, chart: int = 0) -
     [
         pytest.param([], {}, 1000, 1000, id="Poisson until seen otherwise"),
         pytest.param([5] * 100, {}, 1000, 1000, id="evener than Poisson counts as Poisson"),
-        # Half the seconds bring 15 and half none: the squared distance is (100 + 25) / 2 = 62.5, over a mean of 5: 12.5.
+        # Half the seconds bring 15, half none: the squared distance is (100 + 25) / 2 = 62.5, over a mean of 5: 12.5.
         pytest.param([0, 15] * 2000, {}, 12_400, 12_600, id="bursty traffic"),
         pytest.param([0, 50] * 2000, {}, 16_000, 16_000, id="capped"),
         pytest.param([0, 15] * 200, {"burst_s": 3}, 1000, 1000, id="a burst does not teach what is usual"),

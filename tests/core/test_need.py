@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from forebay.core import learning, need
 from forebay.core.capacity import capacity_of_one
 from forebay.core.forecast import Rates
 from forebay.core.reasons import Reason
 from forebay.core.units import UNKNOWN
-
 from tests.core import build
 from tests.core.test_sight import look
 

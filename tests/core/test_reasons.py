@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 import pytest
+
 from forebay.core.fleet import Mode
 from forebay.core.reasons import CONDITION_TYPES, Condition, Reason, spell
 from forebay.core.step import step
 from forebay.core.units import UNKNOWN
 from forebay.core.wordings import WORDINGS, wording
-
 from tests.core import build
 
 

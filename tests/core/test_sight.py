@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from forebay.core import sight, windows
 from forebay.core.reasons import Reason
 from forebay.core.snapshot import State
 from forebay.core.units import UNKNOWN
-
 from tests.core import build
 
 
@@ -95,7 +95,7 @@ UNREAD = FRESH | build.UNREAD
         ),
     ],
 )
-def test_what_is_known_and_what_may_be_done(
+def test_what_is_known_and_what_may_be_done(  # noqa: PLR0917 - the columns of the table above
     replicas: list[Any],
     gateways: list[Any] | None,
     more: dict[str, Any],

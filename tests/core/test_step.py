@@ -6,11 +6,12 @@ windows hold silence, so that what the sentence names is the only thing that ask
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from forebay.core.decision import Decision
+
 from forebay.core.fleet import Mode
 from forebay.core.memory import carry
 from forebay.core.reasons import Reason
@@ -18,8 +19,10 @@ from forebay.core.snapshot import State
 from forebay.core.step import STAGES, step
 from forebay.core.units import UNKNOWN
 from forebay.core.wordings import wording
-
 from tests.core import build
+
+if TYPE_CHECKING:
+    from forebay.core.decision import Decision
 
 NOW_MS = 10_000_000
 IDLE: dict[str, Any] = {}
@@ -69,7 +72,8 @@ CPU = {"step_c0_ps": UNKNOWN, "batch_max": 4, "gpus_per_replica": 0, "burst_mult
             id="below minReplicas without metrics: lifted to the floor",
         ),
         pytest.param(
-            [IDLE, IDLE, UNREAD, UNREAD, UNREAD], None, {"last": 5, "ticks": 60, "every_ms": 10_000}, 5, Reason.METRICS_PARTLY_STALE,
+            [IDLE, IDLE, UNREAD, UNREAD, UNREAD], None, {"last": 5, "ticks": 60, "every_ms": 10_000}, 5,
+            Reason.METRICS_PARTLY_STALE,
             id="three of five time out: nothing is removed, however long it lasts",
         ),
         pytest.param(
@@ -94,11 +98,13 @@ CPU = {"step_c0_ps": UNKNOWN, "batch_max": 4, "gpus_per_replica": 0, "burst_mult
             id="a saturated pod that is gone is gone at the next tick",
         ),
         pytest.param(
-            [IDLE, {"requests_waiting": 9}, IDLE], None, {"last": 3, "ticks": 84, "every_ms": 5000}, 1, Reason.REPLICA_SUSPECT,
+            [IDLE, {"requests_waiting": 9}, IDLE], None, {"last": 3, "ticks": 84, "every_ms": 5000}, 1,
+            Reason.REPLICA_SUSPECT,
             id="a phantom queue does not block shrinking for ever",
         ),
         pytest.param(
-            [{"requests_running": 4, "ready": False}] * 3, None, {"last": 3, "ticks": 60, "every_ms": 10_000}, 3, Reason.REPLICAS_UNREADY,
+            [{"requests_running": 4, "ready": False}] * 3, None, {"last": 3, "ticks": 60, "every_ms": 10_000}, 3,
+            Reason.REPLICAS_UNREADY,
             id="all pods unready under load: no shrinking",
         ),
         # --- zero and activation
@@ -116,14 +122,16 @@ CPU = {"step_c0_ps": UNKNOWN, "batch_max": 4, "gpus_per_replica": 0, "burst_mult
             id="an idle Batch service waits for idleSeconds",
         ),
         pytest.param(
-            [IDLE], None, {"last": 1, "service": BATCH, "ticks": 31, "every_ms": 10_000}, 0, Reason.IDLE, id="and then goes to zero"
+            [IDLE], None, {"last": 1, "service": BATCH, "ticks": 31, "every_ms": 10_000}, 0, Reason.IDLE,
+            id="and then goes to zero",
         ),
         pytest.param(
             [FULL], None, {"last": 1, "service": BATCH | {"idle_ms": 10_000}, "ticks": 70}, 2, Reason.BATCH_OCCUPANCY,
             id="a Batch service that works is not idle",
         ),
         pytest.param(
-            [IDLE], None, {"last": 1, "ticks": 60, "every_ms": 10_000, "service": {"idle_ms": 1000}}, 1, Reason.NO_DEMAND,
+            [IDLE], None, {"last": 1, "ticks": 60, "every_ms": 10_000, "service": {"idle_ms": 1000}}, 1,
+            Reason.NO_DEMAND,
             id="an Interactive service never goes to zero",
         ),
         pytest.param(
@@ -155,8 +163,9 @@ CPU = {"step_c0_ps": UNKNOWN, "batch_max": 4, "gpus_per_replica": 0, "burst_mult
         ),
         # --- real engines on CPU: no step-time model
         pytest.param(
-            [{"requests_running": 4, "requests_waiting": 4}], [], {"last": 1, "service": CPU, "gateways_expected": 0}, 2,
-            Reason.BACKLOG, id="a CPU engine with four slots and eight requests wants a second one",
+            [{"requests_running": 4, "requests_waiting": 4}], [],
+            {"last": 1, "service": CPU, "gateways_expected": 0}, 2, Reason.BACKLOG,
+            id="a CPU engine with four slots and eight requests wants a second one",
         ),
         pytest.param(
             [{"requests_running": 3}], [], {"last": 1, "service": CPU, "gateways_expected": 0, "ticks": 5}, 2,
@@ -180,7 +189,8 @@ CPU = {"step_c0_ps": UNKNOWN, "batch_max": 4, "gpus_per_replica": 0, "burst_mult
             Reason.ONE_REMOVAL_AT_A_TIME, id="Manual needs no metrics, and shrinks one at a time",
         ),
         pytest.param(
-            [FULL | {"requests_waiting": 80}] * 2, None, {"last": 2, "service": {"mode": Mode.PAUSED}}, 2, Reason.PAUSED,
+            [FULL | {"requests_waiting": 80}] * 2, None, {"last": 2, "service": {"mode": Mode.PAUSED}}, 2,
+            Reason.PAUSED,
             id="Paused leaves what is there",
         ),
         pytest.param(
@@ -379,7 +389,7 @@ def test_withdrawn_replicas_are_tried_again_ever_later() -> None:
         # The shell deletes what is withdrawn and creates what is wanted again.
         age_ms = -1 if wanted[-1] == 1 else age_ms + 1000
     tries = [tick for tick in range(1, 400) if wanted[tick] > 1 and wanted[tick - 1] == 1]
-    gaps = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(tries)]
     # 30 s, then 60, 120, 240 between tries; each try lasts the ten seconds until it is called hopeless.
     assert tries[0] == 30
     assert gaps == sorted(gaps)

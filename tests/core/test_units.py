@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from forebay.core.units import UNKNOWN, ceil_div, isqrt, known, or_else, segment_sum
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from forebay.core import windows
 from forebay.core.memory import RING_SECONDS, Memory, initial_memory
 from forebay.core.snapshot import State
 from forebay.core.units import UNKNOWN
-
 from tests.core import build
 
 

@@ -8,14 +8,15 @@ are rows of one fleet, so that one `step` a second judges them all. The dice are
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from forebay.core.memory import initial_memory
 from forebay.core.snapshot import State
 from forebay.core.step import step
-
 from tests.core import build
 
 if TYPE_CHECKING:
@@ -174,5 +175,5 @@ def run(toys: Sequence[Toy], seconds: int) -> None:
 
 def reversals(numbers: Sequence[int]) -> int:
     """Count how often a sequence that rose falls, or one that fell rises."""
-    steps = [after - before for before, after in zip(numbers, numbers[1:], strict=False) if after != before]
-    return sum(before * after < 0 for before, after in zip(steps, steps[1:], strict=False))
+    steps = [after - before for before, after in itertools.pairwise(numbers) if after != before]
+    return sum(before * after < 0 for before, after in itertools.pairwise(steps))

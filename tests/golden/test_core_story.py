@@ -14,7 +14,6 @@ from forebay.core.memory import initial_memory
 from forebay.core.reasons import Reason
 from forebay.core.step import step
 from forebay.core.wordings import wording
-
 from tests.core import build
 from tests.core.toy import Toy
 

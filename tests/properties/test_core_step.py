@@ -6,19 +6,28 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from forebay.core import codec
 from forebay.core.fleet import FleetSpec, Mode
 from forebay.core.memory import Memory, initial_memory
 from forebay.core.snapshot import Snapshot, State
 from forebay.core.step import STAGES, step
 from forebay.core.units import UNKNOWN, segment_sum
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from tests.core import build
 
 COUNTS = st.one_of(st.integers(0, 40), st.sampled_from([0, 10**6, 2**61, UNKNOWN]))
 TOTALS = st.one_of(st.integers(0, 10**6), st.sampled_from([0, 2**61, UNKNOWN]))
+COUNTERS = (
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "prefix_query_tokens_total",
+    "prefix_hit_tokens_total",
+    "requests_finished_total",
+    "ttft_sum_ms",
+    "itl_sum_ms",
+)
 AGES = st.sampled_from([0, 0, 0, 900, 3000, 3001, 60_000, UNKNOWN])
 
 SERVICES = st.fixed_dictionaries(
@@ -58,20 +67,7 @@ REPLICAS = st.fixed_dictionaries(
         "requests_waiting": COUNTS,
         "kv_tokens_total": TOTALS,
         "kv_tokens_used": TOTALS,
-        **{
-            name: TOTALS
-            for name in (
-                "prompt_tokens_total",
-                "generation_tokens_total",
-                "prefix_query_tokens_total",
-                "prefix_hit_tokens_total",
-                "requests_finished_total",
-                "ttft_sum_ms",
-                "itl_sum_ms",
-                "ttft_count",
-                "itl_count",
-            )
-        },
+        **dict.fromkeys((*COUNTERS, "ttft_count", "itl_count"), TOTALS),
     }
 )
 GATEWAYS = st.fixed_dictionaries(

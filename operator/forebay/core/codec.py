@@ -143,10 +143,13 @@ def restore(
     for name in (field.name for field in fields(Safety)):
         values = [safety[memory.services[place]].get(name, UNKNOWN) for place in rows]
         safe = with_rows(safe, rows, {name: values})
+    # Who was decided about before is not new: a restart must not build a pool for every service that nobody uses.
+    decided = [place for place in rows if safe.replicas_serving[place] != UNKNOWN]
+    timers = with_rows(memory.recent.timers, decided, {"new_until_ms": UNKNOWN})
     rows = [row[service] for service in learned if service in row]
     for name in (field.name for field in fields(Learned)) if rows else ():
         known = with_rows(known, rows, {name: [learned[memory.services[place]][name] for place in rows]})
-    return replace(memory, safety=safe, learned=known)
+    return replace(memory, safety=safe, learned=known, recent=replace(memory.recent, timers=timers))
 
 
 def encode_memory(memory: Memory) -> bytes:

@@ -30,6 +30,9 @@ RISE_BINS: Final = 33  # 0 to 31 replicas, and more
 PRIOR_REQUESTS: Final = 4
 PRIOR_ANSWER_TOKENS: Final = 256
 PRIOR_PROMPT_TOKENS: Final = 512
+# So long a service without traffic is new, and its demand unknown, not zero: minReplicas stands for it. After that it
+# is a service that nobody uses, and keeps no warm pool.
+NEW_MS: Final = 600_000
 # Poisson traffic has a dispersion of 1: as much evidence as half a minute of arrivals gives.
 PRIOR_DISPERSION: Final = 32
 
@@ -112,6 +115,7 @@ class Timers:
     """Clocks and charts of each service, in milliseconds of the loop's clock. [S]."""
 
     since_ms: I64  # when this row was made: the windows hold nothing older
+    new_until_ms: I64  # until when a service without traffic is new rather than unused; UNKNOWN: it was known before
     busy_ms: I64  # when a request was last seen
     traffic_since_ms: I64  # when traffic began; UNKNOWN while there is none
     chart: I64  # evidence that arrivals have risen, in thousandths of a nat
@@ -268,7 +272,7 @@ def _fresh_timers(count: int, now_ms: int) -> Timers:
     """Start every clock; what has not happened yet is UNKNOWN."""
     zero = ("chart", "expected_milli", "period_first", "period_most", "backoff_ms")
     started = ("since_ms", "busy_ms", "period_since_ms")
-    start = dict.fromkeys(zero, 0) | dict.fromkeys(started, now_ms)
+    start = dict.fromkeys(zero, 0) | dict.fromkeys(started, now_ms) | {"new_until_ms": now_ms + NEW_MS}
     return Timers(**{field.name: np.full(count, start.get(field.name, UNKNOWN), np.int64) for field in fields(Timers)})
 
 

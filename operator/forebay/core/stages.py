@@ -208,7 +208,8 @@ def bounds(facts: Facts, before: Verdict) -> Verdict:
     least = np.where(fleet.batch_class, fleet.replicas_min, np.maximum(fleet.replicas_min, 1))
     most = np.maximum(fleet.replicas_max, least)
     serving = np.clip(before.serving, least, most)
-    warm = np.clip(before.warm, 0, most - serving)
+    # What the floor lifts was asked for already, as part of the pool.
+    warm = np.clip(before.serving + before.warm - serving, 0, most - serving)
     reason = np.where(serving > before.serving, Reason.MIN_REPLICAS, Reason.NONE)
     reason = np.where(serving < before.serving, Reason.MAX_REPLICAS, reason)
     there = np.minimum(facts.last_serving, seen.present)

@@ -30,9 +30,6 @@ _BASE_RISE_MS: Final = 1_800_000
 _BASE_FALL_MS: Final = 120_000
 _BURST_LONGEST_MS: Final = 300_000
 _BASE_LEAST_MS: Final = 10_000
-# So long a service without traffic is new, and its base unknown, not zero: minReplicas stands for it. After that it is
-# a service that nobody uses, and keeps no pool.
-_NEW_MS: Final = 600_000
 # Four periods for every one that may exceed the quantile: with 99 % asked and cold starts of 90 s, ten hours.
 _HISTORY: Final = 4
 
@@ -41,7 +38,7 @@ def warm_pool(facts: Facts, before: Verdict) -> Verdict:
     """Ask for warm replicas beside the serving ones; none where nothing serves, no more than the policy pays for."""
     fleet, usual = facts.fleet, facts.usual
     base_milli = facts.base_micro // 1000
-    new = (base_milli == 0) & (facts.seen.now_ms - facts.timers.since_ms < _NEW_MS)
+    new = (base_milli == 0) & (facts.seen.now_ms < or_else(facts.timers.new_until_ms, 0))
     base = np.where(new, fleet.replicas_min, replicas_for(base_milli, fleet, facts.capacity, usual))
     # A burst that takes longer than a cold start is met by cold starts for its later part.
     reached_milli = np.minimum(MILLI, MILLI * usual.lead_cold_ms // np.maximum(fleet.burst_within_ms, 1))
@@ -56,8 +53,10 @@ def warm_pool(facts: Facts, before: Verdict) -> Verdict:
     by_policy = ceil_div((burst - base) * np.maximum(history - periods, 0), history)
     by_measure = histogram.quantile(facts.rises, fleet.attainment_permille)
     wanted = base + np.maximum(by_policy, by_measure) - before.serving
-    wanted = np.where((before.serving == 0) | (base == 0), 0, np.maximum(wanted, 0))
-    affordable = fleet.warm_gpus_max // np.maximum(fleet.gpus_per_replica, 1)
+    nothing_serves = (before.serving == 0) & ~new
+    wanted = np.where(nothing_serves | (base == 0), 0, np.maximum(wanted, 0))
+    lifted = np.maximum(fleet.replicas_min - before.serving, 0)  # `bounds` lets these serve: they are no pool
+    affordable = fleet.warm_gpus_max // np.maximum(fleet.gpus_per_replica, 1) + lifted
     room = np.maximum(fleet.replicas_max - before.serving, 0)
     warm = np.where(facts.seen.may_rise, np.minimum(wanted, np.minimum(affordable, room)), facts.last_warm)
     return Verdict(
