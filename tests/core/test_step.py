@@ -263,6 +263,17 @@ def test_a_want_that_the_budget_refused_stays_wanted() -> None:
     assert memory.safety.replicas_serving[0] > 3
 
 
+def test_a_budget_that_was_cut_does_not_make_the_want_grow() -> None:
+    spec = build.fleet({"warm_gpus_max": 0}, gpus_max=2)
+    memory = build.settled(spec, 8, now_ms=NOW_MS)
+    for there in range(8, 2, -1):
+        rows = [{"requests_running": 4}] * there
+        memory, decisions = step(spec, memory, build.snapshot(NOW_MS + 1000 * (8 - there), rows))
+        assert decisions.replicas_serving.tolist() == [there - 1]
+        assert memory.safety.replicas_serving.tolist() == [8]
+        assert memory.safety.replicas_warm.tolist() == [0]
+
+
 def test_safety_memory_changes_only_with_a_decision() -> None:
     spec = build.fleet({"warm_gpus_max": 0})
     memory = build.settled(spec, 2, now_ms=NOW_MS)

@@ -187,7 +187,7 @@ def _container(plan: ReplicaPlan, pull_policy: str) -> Object:
         # The supervisor answers within a second of its start, long before its engine does: a minute is for the machine.
         "startupProbe": _probe(names.PATH_HEALTH, period=1, failures=60),
         "livenessProbe": _probe(names.PATH_HEALTH, period=10, failures=3),
-        "readinessProbe": _probe(names.PATH_READY, period=1, failures=2),
+        "readinessProbe": _probe(names.PATH_READY, period=2, failures=2),
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of the pod's own
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - tensor parallelism talks through it

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from forebay.core import consolidation, forecast, learning, placement, sight, stages, warm_pool, windows
 from forebay.core.capacity import capacity_of_one
 from forebay.core.memory import Memory, Recent, Safety
@@ -80,8 +82,8 @@ def step(fleet: FleetSpec, memory: Memory, snapshot: Snapshot) -> tuple[Memory, 
     verdicts = (known, needed, drained, spared, pooled, kept, bounded, granted, final)
 
     # What to remember. A want that the budget refused stays wanted.
-    serving = final.serving + bounded.serving - granted.serving
-    warm = final.warm + bounded.warm - granted.warm
+    serving = np.maximum(final.serving, bounded.serving)
+    warm = np.maximum(final.serving + final.warm, bounded.serving + bounded.warm) - serving
     timers = consolidation.remember_shrinking(facts, timers, serving)
     timers, ended, rise = warm_pool.count_period(timers, facts)
     learned = learning.learn(fleet, learned, usual, snapshot, change, timers=recent.timers)

@@ -52,19 +52,21 @@ def warm_pool(facts: Facts, before: Verdict) -> Verdict:
     history = _HISTORY * MILLI // np.maximum(MILLI - fleet.attainment_permille, 1)
     by_policy = ceil_div((burst - base) * np.maximum(history - periods, 0), history)
     by_measure = histogram.quantile(facts.rises, fleet.attainment_permille)
-    wanted = base + np.maximum(by_policy, by_measure) - before.serving
+    # What `bounds` will lift to minReplicas serves then: it is part of what a burst finds, and no part of the pool.
+    lifted = np.maximum(fleet.replicas_min - before.serving, 0)
+    wanted = base + np.maximum(by_policy, by_measure) - before.serving - lifted
     nothing_serves = (before.serving == 0) & ~new
     wanted = np.where(nothing_serves | (base == 0), 0, np.maximum(wanted, 0))
-    lifted = np.maximum(fleet.replicas_min - before.serving, 0)  # `bounds` lets these serve: they are no pool
-    affordable = fleet.warm_gpus_max // np.maximum(fleet.gpus_per_replica, 1) + lifted
-    room = np.maximum(fleet.replicas_max - before.serving, 0)
-    warm = np.where(facts.seen.may_rise, np.minimum(wanted, np.minimum(affordable, room)), facts.last_warm)
+    affordable = fleet.warm_gpus_max // np.maximum(fleet.gpus_per_replica, 1)
+    room = np.maximum(fleet.replicas_max - before.serving - lifted, 0)
+    pool = np.minimum(wanted, np.minimum(affordable, room))
+    warm = np.where(facts.seen.may_rise, pool + lifted, facts.last_warm)
     return Verdict(
         before.serving,
         warm,
-        _reason(warm, wanted, by_policy, by_measure, before.serving > base),
+        _reason(pool, wanted, by_policy, by_measure, before.serving > base),
         (
-            ("warm", warm),
+            ("warm", pool),
             ("warm_wanted", wanted),
             ("base_milli", base_milli),
             ("burst_replicas", burst),
@@ -120,13 +122,13 @@ def count_period(timers: Timers, facts: Facts) -> tuple[Timers, Bool, I64]:
     return moved, whole & full & known(timers.traffic_since_ms), rise
 
 
-def _reason(warm: I64, wanted: I64, by_policy: I64, by_measure: I64, drawn: Bool) -> I64:
+def _reason(pool: I64, wanted: I64, by_policy: I64, by_measure: I64, drawn: Bool) -> I64:
     """Say what sizes the pool; the last that applies is told."""
-    reason = np.full_like(warm, Reason.NONE)
+    reason = np.full_like(pool, Reason.NONE)
     for applies, told in (
         (drawn & (np.maximum(by_policy, by_measure) > 0), Reason.WARM_POOL_DRAWN),
-        (warm > 0, np.where(by_policy > by_measure, Reason.WARM_POOL_POLICY_BURST, Reason.WARM_POOL_MEASURED)),
-        (warm < wanted, Reason.WARM_POOL_LIMITED),
+        (pool > 0, np.where(by_policy > by_measure, Reason.WARM_POOL_POLICY_BURST, Reason.WARM_POOL_MEASURED)),
+        (pool < wanted, Reason.WARM_POOL_LIMITED),
     ):
         reason = np.where(applies, told, reason)
     return reason

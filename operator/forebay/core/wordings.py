@@ -151,7 +151,8 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
             "WarmPoolLimited",
             "{warm_wanted} warm replicas are wanted; maxIdleGPUs or maxReplicas allow {warm}",
             "raise maxIdleGPUs in the SLOPolicy or maxReplicas of the service if bursts must be met in full",
-            condition=_C.WARM_POOL_READY,
+            condition=_C.SCALING_LIMITED,
+            status=True,
         ),
         Reason.WARM_POOL_DRAWN: _tell("WarmPoolDrawn", "the burst that the pool was kept for is being served"),
         # --- consolidation

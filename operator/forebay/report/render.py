@@ -78,8 +78,7 @@ def conditions(view: View) -> tuple[Told, ...]:
         said.setdefault(WORDINGS[problem.reason].condition, []).append(problem)
     said[Condition.READY] = [_ready(view, said.get(Condition.READY, []))]
     warm = Problem(_warm(view), inputs=(("warm", view.counts.warm), ("wanted", view.decision.replicas_warm)))
-    limited = [p for p in said.get(Condition.WARM_POOL_READY, []) if p.reason is Reason.WARM_POOL_LIMITED]
-    said[Condition.WARM_POOL_READY] = limited or [warm]
+    said[Condition.WARM_POOL_READY] = [warm]
     said.setdefault(Condition.SLO_MET, []).insert(0, _slo(view))
     said.setdefault(Condition.PROGRESSING, []).extend(_progress(view))
     return tuple(
