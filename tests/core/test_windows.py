@@ -166,7 +166,10 @@ def ring_of(memory: Memory, arrivals: list[tuple[int, int, int]]) -> tuple[Any, 
         pytest.param([(1000, 4, 1000), (61_000, 5, 1000)], 60, 5, id="and no further"),
         pytest.param([(1000, 4, 1000), (500_000, 5, 1000)], 60, 5, id="a long pause empties the ring"),
         pytest.param([(1200, 4, 200), (1400, 5, 200)], 1, 9, id="early ticks add to the same second"),
-        pytest.param([(10_000, 10, 4000)], 2, 6, id="ten in four seconds: two each, and the remainder newest"),
+        pytest.param([(10_000, 10, 4000)], 2, 6, id="ten in four seconds: three in each of the newest two"),
+        pytest.param([(10_000, 10, 4000)], 4, 10, id="and two in each of the others"),
+        pytest.param([(400_000, 120, 120_000)], 60, 60, id="one a second for two minutes is sixty in the last one"),
+        pytest.param([(400_000, 3, 120_000)], 1, 1, id="a few in a long gap do not all fall into its last second"),
     ],
 )
 def test_the_ring_of_seconds(arrivals: list[tuple[int, int, int]], window_s: int, expected: int) -> None:

@@ -258,10 +258,12 @@ def _turn(ring: Ring, last_s: int, now_s: int) -> Ring:
 
 
 def _spread(column: I64, change: I64, service: I64, elapsed_ms: I64, second: int) -> None:
-    """Add each change to the seconds that it took, the remainder to the newest."""
-    seconds = np.clip(elapsed_ms // SECOND_MS, 1, STABLE_SECONDS)
-    share = change // seconds
-    services = column.shape[1]
-    column[second % RING_SECONDS] += segment_sum(change - share * (seconds - 1), service, services)
-    for back in range(1, int(seconds.max(initial=1))):
-        column[(second - back) % RING_SECONDS] += segment_sum(np.where(seconds > back, share, 0), service, services)
+    """Add each change evenly to the seconds that it took; what a stable window has forgotten is left out.
+
+    The odd ones go to the newest seconds, one each, so that a larger change is nowhere a smaller one.
+    """
+    seconds = np.maximum(elapsed_ms // SECOND_MS, 1)
+    share, odd = change // seconds, change % seconds
+    for back in range(min(int(seconds.max(initial=1)), STABLE_SECONDS)):
+        added = np.where(back < seconds, share + (back < odd), 0)
+        column[(second - back) % RING_SECONDS] += segment_sum(added, service, column.shape[1])
