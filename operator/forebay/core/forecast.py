@@ -86,7 +86,8 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
     # After a stable window the burst is what the stable mean says.
     lasting = second - or_else(burst_s, 0) < STABLE_SECONDS
     burst_s = np.where(known(burst_s) & lasting, burst_s, UNKNOWN)
-    moving = window_sum(ring.arrivals + ring.entered, seen.now_ms, STABLE_SECONDS) + seen.occupied > 0
+    anything = ring.arrivals + ring.entered + ring.arrival_prompt_tokens + ring.entered_prompt_tokens
+    moving = window_sum(anything, seen.now_ms, STABLE_SECONDS) + seen.occupied > 0
     return replace(
         timers,
         chart=np.where(alarm, 0, chart),
