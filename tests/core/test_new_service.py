@@ -54,3 +54,16 @@ def test_a_restart_does_not_make_an_unused_service_new() -> None:
     known = codec.restore(initial_memory(spec, START_MS), {"a/s0": {"replicas_serving": 2, "replicas_warm": 0}}, {})
     _, decisions = step(spec, known, build.snapshot(START_MS, [{}] * 2))
     assert decisions.replicas_warm.tolist() == [0]
+
+
+def test_a_request_now_and_then_does_not_start_a_pool_each_time() -> None:
+    spec = build.fleet(BURST_OF_THREE)
+    memory = initial_memory(spec, START_MS)
+    warm = []
+    for tick in range(400):
+        requests = tick // 100  # one in 1,000 s
+        look = build.snapshot(START_MS + 10_000 * tick, [{}] * 2, [{"arrivals_total": requests}])
+        memory, decisions = step(spec, memory, look)
+        warm.append(int(decisions.replicas_warm[0]))
+    assert max(warm[:60]) == 4
+    assert max(warm[120:]) == 0

@@ -355,7 +355,8 @@ def crowd(services: int, waiting: int, **service: Any) -> list[dict[str, Any]]:
 
 
 def test_gpus_go_by_priority_and_serving_goes_before_warm() -> None:
-    spec = build.fleet({"priority": 1}, {"priority": 9}, gpus_max=7)
+    no_pool = {"burst_multiplier_milli": 1000}
+    spec = build.fleet({"priority": 1} | no_pool, {"priority": 9} | no_pool, gpus_max=7)
     memory = build.settled(spec, 1, 2, now_ms=NOW_MS)
     gateways = [{"service": row} for row in range(2)]
     _, decisions = step(spec, memory, build.snapshot(NOW_MS, crowd(2, 300), gateways))

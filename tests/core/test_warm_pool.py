@@ -118,8 +118,8 @@ class Life:
         return {int(place): int(row[place]) for place in np.flatnonzero(row)}
 
 
-def test_the_base_is_the_first_traffic_after_ten_seconds() -> None:
-    life = Life().seconds(9, 2)
+def test_the_base_is_the_first_traffic_when_it_has_filled_the_stable_window() -> None:
+    life = Life().seconds(59, 2)
     assert life.base_milli == 0
     # 2 requests/s x (256 x 26.4 ms / 8 + 56 ms) = 1.8 replicas
     assert 1600 < life.seconds(5, 2).base_milli < 2000

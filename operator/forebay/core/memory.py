@@ -115,7 +115,7 @@ class Timers:
     """Clocks and charts of each service, in milliseconds of the loop's clock. [S]."""
 
     since_ms: I64  # when this row was made: the windows hold nothing older
-    new_until_ms: I64  # until when a service without traffic is new rather than unused; UNKNOWN: it was known before
+    new_until_ms: I64  # until when a service without traffic is new rather than unused; UNKNOWN: it has had a base
     busy_ms: I64  # when a request was last seen
     traffic_since_ms: I64  # when traffic began; UNKNOWN while there is none
     chart: I64  # evidence that arrivals have risen, in thousandths of a nat

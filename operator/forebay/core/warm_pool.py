@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 _BASE_RISE_MS: Final = 1_800_000
 _BASE_FALL_MS: Final = 120_000
 _BURST_LONGEST_MS: Final = 300_000
-_BASE_LEAST_MS: Final = 10_000
+# Before traffic has filled the stable window its rate is understated: seen as 0.03 replicas after 10 s of traffic that
+# kept 1.4 busy, which gave the pool away in the moment of the burst.
+_BASE_LEAST_MS: Final = STABLE_SECONDS * SECOND_MS
 # Four periods for every one that may exceed the quantile: with 99 % asked and cold starts of 90 s, ten hours.
 _HISTORY: Final = 4
 
@@ -38,6 +40,8 @@ def warm_pool(facts: Facts, before: Verdict) -> Verdict:
     """Ask for warm replicas beside the serving ones; none where nothing serves, no more than the policy pays for."""
     fleet, usual = facts.fleet, facts.usual
     base_milli = facts.base_micro // 1000
+    # The base of a new service is unknown, not zero: minReplicas stands for it until traffic was measured. A service
+    # that has been there for long is not new: a request now and then must not start a pool each time.
     new = (base_milli == 0) & (facts.seen.now_ms < or_else(facts.timers.new_until_ms, 0))
     base = np.where(new, fleet.replicas_min, replicas_for(base_milli, fleet, facts.capacity, usual))
     # A burst that takes longer than a cold start is met by cold starts for its later part.
@@ -93,7 +97,12 @@ def learn_base(learned: Learned, timers: Timers, facts: Facts) -> tuple[Learned,
     jumps = (base == 0) & (age_ms >= _BASE_LEAST_MS) | above & ~burst
     stays = burst | (base == 0) | ~facts.seen.may_rise
     base = np.where(jumps & facts.seen.may_rise, stable, np.where(stays, base, followed))
-    return replace(learned, base_micro=base), replace(timers, above_base_since_ms=np.where(jumps, UNKNOWN, above_ms))
+    clocks = replace(
+        timers,
+        above_base_since_ms=np.where(jumps, UNKNOWN, above_ms),
+        new_until_ms=np.where(base > 0, UNKNOWN, timers.new_until_ms),
+    )
+    return replace(learned, base_micro=base), clocks
 
 
 def count_period(timers: Timers, facts: Facts) -> tuple[Timers, Bool, I64]:
