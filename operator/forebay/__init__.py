@@ -1,1 +1,1 @@
-"""Forebay: an operator and autoscaler for GPU inference fleets. The folders are the data path; read docs/designs/0001."""
+"""Forebay: an operator and autoscaler for GPU inference fleets. Folders are the data path: docs/designs/0001."""

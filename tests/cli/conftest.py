@@ -1,5 +1,6 @@
 """An API server that knows three services, over real HTTP, and a kubeconfig that leads to it."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -73,3 +74,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """The command line speaks for a whole process; what it sets there ends with each test."""
+    yield
+    logging.disable(logging.NOTSET)

@@ -148,6 +148,10 @@ CPU = {"step_c0_ps": UNKNOWN, "batch_max": 4, "gpus_per_replica": 0, "burst_mult
             id="warm replicas are taken for a backlog that a cold start cannot meet",
         ),
         pytest.param(
+            [{"requests_running": 5}] * 2 + [WARM] * 2, [{"requests_held": 3, "requests_in_flight": 16}], {"last": 2},
+            3, Reason.BACKLOG, id="the gateway knows that all seats are taken before the engines have said so",
+        ),
+        pytest.param(
             [FULL | {"requests_waiting": 400}], None, {"last": 1}, 5, Reason.BACKLOG,
             id="400 waiting are 340 s of work: one replica for what runs, four to drain it in a boot's 90 s",
         ),

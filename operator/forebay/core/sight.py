@@ -67,6 +67,7 @@ class Sight:
     held: I64
     held_prompt_tokens: I64
     held_oldest_ms: I64
+    in_flight: I64  # sent to replicas and not ended, as the gateways know it at once and the engines a look later
 
     @property
     def present(self) -> I64:
@@ -81,8 +82,13 @@ class Sight:
 
     @property
     def occupied(self) -> I64:
-        """Requests that are anywhere between gateway and last token."""
+        """Requests that are anywhere between gateway and last token, by what the engines say."""
         return self.running + self.waiting + self.held
+
+    @property
+    def seated(self) -> I64:
+        """The same by whoever saw more: in a burst's first second the engines' numbers are of before the burst."""
+        return np.maximum(self.running + self.waiting, self.in_flight) + self.held
 
 
 def look(memory: Memory, snapshot: Snapshot, baseline: ReplicaBaseline) -> Sight:
@@ -198,4 +204,5 @@ def _held(gateways: GatewayRows, fresh: Bool, services: int) -> dict[str, I64]:
         "held": segment_sum(capped(gateways.requests_held, COUNT_MAX), gateways.service, services),
         "held_prompt_tokens": segment_sum(capped(gateways.held_prompt_tokens, TOKENS_MAX), gateways.service, services),
         "held_oldest_ms": oldest,
+        "in_flight": segment_sum(capped(gateways.requests_in_flight, COUNT_MAX), gateways.service, services),
     }

@@ -156,7 +156,7 @@ def _seats_within_slack(facts: Facts) -> I64:
     N / batch * residence / (residence + slack) replicas.
     """
     seen, capacity = facts.seen, facts.capacity
-    slots_milli = seen.occupied * MILLI // capacity.batch_best
+    slots_milli = seen.seated * MILLI // capacity.batch_best
     turned_milli = slots_milli * capacity.residence_ms // (capacity.residence_ms + capacity.slack_ms)
     return ceil_div(np.where(capacity.modelled, turned_milli, slots_milli), MILLI)
 
