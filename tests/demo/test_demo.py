@@ -32,6 +32,16 @@ def play(out: Path) -> tuple[int, dict[str, Any], str]:
     return done.returncode, report, f"{done.stdout}\n{done.stderr}"
 
 
+def check_the_gateways_book(report: dict[str, Any]) -> None:
+    """The gateway's own book closes as well, and tells of as many requests as were sent."""
+    for service, counts in report["gateways"]["after"].items():
+        ends = sum(counts[f"{end}_total"] for end in ("answered", "refused", "aborted", "failed"))
+        before = report["gateways"]["before"].get(service, {})
+        assert counts["admitted_total"] == ends
+        sent = report["services"][service]["requests"]["admitted"]
+        assert counts["arrivals_total"] - before.get("arrivals_total", 0) == sent
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(2700)
 def test_the_compressed_demo_holds_its_own_rule(tmp_path: Path) -> None:
@@ -41,6 +51,7 @@ def test_the_compressed_demo_holds_its_own_rule(tmp_path: Path) -> None:
         # However busy the machine was: nobody is lost, and the journal replays.
         assert report["requests"]["lost"] == 0, said
         assert report["journal"]["replay_differences"] == [], said
+        check_the_gateways_book(report)
         if code == 0 or not report["machine"]["was_bottleneck"]:
             break
     assert code == 0, said

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 SUFFIX = secrets.token_hex(3)
 HOME = f"operator-{SUFFIX}"  # where the operator lives
 WATCHED = f"fleet-{SUFFIX}"  # whose services it drives
+POLICY = f"no-burst-{SUFFIX}"  # no warm pool, so that the number of replicas is the number that serves
 KIND = "inferenceservices.forebay.dev"
 QUIET_S = 12  # longer than the status' own 10 s, so that a write which only waited would be seen
 # A replica of an emulated engine with a cold start of a second is ready within about ten on a busy machine.
@@ -46,6 +47,7 @@ def spec(name: str, **more: Any) -> dict[str, Any]:
             "engine": engine,
             "accelerators": [{"name": "l40s", "type": "L40S", "resource": "nvidia.com/gpu"}],
             "drain": {"deadlineSeconds": 5},
+            "sloPolicyRef": {"name": POLICY},
         } | more,
     }  # fmt: skip
 
@@ -112,7 +114,10 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
     for name in (HOME, WATCHED):
         cluster.kubectl("create", "namespace", name)
-    yield Fleet(cluster)
+    policy = {"apiVersion": "forebay.dev/v1alpha1", "kind": "SLOPolicy", "metadata": {"name": POLICY}}
+    fleet = Fleet(cluster)
+    fleet.apply(policy | {"spec": {"burst": {"multiplier": 1, "withinSeconds": 30}, "maxIdleGPUs": 0}})
+    yield fleet
     for name in (WATCHED, HOME):
         cluster.kubectl("delete", "namespace", name, "--wait=false")
 

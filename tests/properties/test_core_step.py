@@ -1,4 +1,4 @@
-"""What holds for every input of the judgement (autoscaling.md section 8)."""
+"""What holds for every input of the judgement."""
 
 from __future__ import annotations
 

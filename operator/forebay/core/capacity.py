@@ -1,7 +1,7 @@
 """What one replica can do within the SLO and its KV budget, judged by what was learned before this look.
 
 Engines do not report step times, so all five constants cannot be told apart by their metrics: only two scales of the
-prior are learned, decode and prefill, and the pessimistic quartile of each is used (autoscaling.md section 2).
+prior are learned, decode and prefill, and the pessimistic quartile of each is used.
 """
 
 from __future__ import annotations
