@@ -116,7 +116,8 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
         cluster.kubectl("create", "namespace", name)
     policy = {"apiVersion": "forebay.dev/v1alpha1", "kind": "SLOPolicy", "metadata": {"name": POLICY}}
     fleet = Fleet(cluster)
-    fleet.apply(policy | {"spec": {"burst": {"multiplier": 1, "withinSeconds": 30}, "maxIdleGPUs": 0}})
+    promise = {"ttft": {"targetMilliseconds": 500}, "itl": {"meanMilliseconds": 50}}
+    fleet.apply(policy | {"spec": promise | {"burst": {"multiplier": 1, "withinSeconds": 30}, "maxIdleGPUs": 0}})
     yield fleet
     for name in (WATCHED, HOME):
         cluster.kubectl("delete", "namespace", name, "--wait=false")
