@@ -92,6 +92,21 @@ class Release:
         return str(self.cluster.kubectl("get", "--raw", path))
 
 
+def no_pool(release: Release) -> dict[str, Any]:
+    """A policy without a warm pool, so that the number of replicas is the number that serves."""
+    return {
+        "apiVersion": "forebay.dev/v1alpha1",
+        "kind": "SLOPolicy",
+        "metadata": {"name": f"{release.served}-no-pool"},
+        "spec": {
+            "ttft": {"targetMilliseconds": 1000},
+            "itl": {"meanMilliseconds": 100},
+            "burst": {"multiplier": 1, "withinSeconds": 30},
+            "maxIdleGPUs": 0,
+        },
+    }
+
+
 @contextmanager
 def installed(cluster: Cluster, name: str) -> Iterator[Release]:
     """Install Forebay under names of its own, and take it away with everything that it served."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from openai import AsyncOpenAI
@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from e2e.vllm.environment import provision
 from e2e.vllm.service import inference_service
 from e2e.vllm.tiny_model import tiny_model
-from tests.e2e.release import Release, installed
+from tests.e2e.release import Release, installed, no_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,9 @@ def release(cluster: Cluster) -> Iterator[Release]:
         manifest["spec"]["model"]["servedName"] = forebay.served
         manifest["spec"]["engine"]["maxNumSeqs"] = BATCH  # so few that a handful of clients fill it
         manifest["spec"]["scaling"] |= {"scaleDownDelaySeconds": 10}
-        forebay.apply(manifest)
+        policy = no_pool(forebay)
+        manifest["spec"]["sloPolicyRef"] = {"name": policy["metadata"]["name"]}
+        forebay.apply(policy, manifest)
         forebay.until_ready(SERVICE, STARTED_S)
         yield forebay
 
@@ -46,6 +48,12 @@ class Clients:
         self.model = release.served
         self.openai = AsyncOpenAI(base_url=f"{release.url}/v1", api_key="none", timeout=600, max_retries=0)
         self.ends: list[str | None] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.openai.close()
 
     async def stream(self, tokens: int) -> int:
         """Ask for `tokens` tokens, note how the stream ended, return how many chunks carried text."""
@@ -71,23 +79,25 @@ class Clients:
 
 
 async def test_it_streams_to_the_openai_client(release: Release) -> None:
-    clients = Clients(release)
-    assert [model.id async for model in clients.openai.models.list()] == [release.served]
-    assert await clients.stream(20) >= 15  # a chunk may carry two tokens when the machine is busy
+    async with Clients(release) as clients:
+        assert [model.id async for model in clients.openai.models.list()] == [release.served]
+        assert await clients.stream(20) >= 15  # a chunk may carry two tokens when the machine is busy
     assert clients.ends == ["length"]
 
 
 async def test_load_on_its_own_metrics_brings_a_second_replica_and_no_stream_is_cut_when_it_goes(
     release: Release,
 ) -> None:
-    clients, stop = Clients(release), asyncio.Event()
     assert len(await asyncio.to_thread(release.pods)) == 1
-    load = [asyncio.create_task(clients.keep_busy(stop)) for _ in range(3 * BATCH)]
-    await asyncio.to_thread(release.until_states, STARTED_S, serving=2)
-    stop.set()
-    # These run while the fleet shrinks again: whichever replica goes finishes what it has.
-    last = [asyncio.create_task(clients.stream(1500)) for _ in range(2)]
-    await asyncio.to_thread(release.until_states, STARTED_S, serving=1)
-    await asyncio.gather(*load, *last)
+    stop = asyncio.Event()
+    async with Clients(release) as clients, asyncio.TaskGroup() as running:
+        for _ in range(3 * BATCH):
+            running.create_task(clients.keep_busy(stop))
+        await asyncio.to_thread(release.until_states, STARTED_S, serving=2)
+        stop.set()
+        # These run while the fleet shrinks again: whichever replica goes finishes what it has.
+        for _ in range(2):
+            running.create_task(clients.stream(1500))
+        await asyncio.to_thread(release.until_states, STARTED_S, serving=1)
     assert set(clients.ends) == {"length"}
     assert len(clients.ends) > 3 * BATCH
