@@ -29,8 +29,10 @@ demo: env ## build and start a Kubernetes, install Forebay, replay traffic, scor
 	@$(PY) -m e2e.demo --cluster $(CLUSTER) --seed $(SEED) $(if $(filter 0,$(WARM)),--no-warm,--warm)
 .PHONY: demo
 
-unit: env ## tests that need no cluster and no engine
-	@$(PY) -m pytest -q -m "not cluster and not vllm" tests
+JUDGEMENT := tests/core tests/golden tests/properties
+unit: env ## tests that need no cluster and no engine; the judgement at 100 % branch coverage
+	@$(PY) -m pytest -q $(JUDGEMENT) --cov=forebay.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=100
+	@$(PY) -m pytest -q -m "not cluster and not vllm" tests $(addprefix --ignore=,$(JUDGEMENT))
 .PHONY: unit
 
 e2e: env ## tests on a real Kubernetes, one shared cluster, the compressed demo included

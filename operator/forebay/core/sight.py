@@ -88,7 +88,8 @@ class Sight:
     @property
     def seated(self) -> I64:
         """The same by whoever saw more: in a burst's first second the engines' numbers are of before the burst."""
-        return np.maximum(self.running + self.waiting, self.in_flight) + self.held
+        answer: I64 = np.maximum(self.running + self.waiting, self.in_flight) + self.held
+        return answer
 
 
 def look(memory: Memory, snapshot: Snapshot, baseline: ReplicaBaseline) -> Sight:
