@@ -29,17 +29,22 @@ demo: env ## build and start a Kubernetes, install Forebay, replay traffic, scor
 	@$(PY) -m e2e.demo --cluster $(CLUSTER) --seed $(SEED) $(if $(filter 0,$(WARM)),--no-warm,--warm)
 .PHONY: demo
 
+tools: env ## Kubernetes, CoreDNS and helm, built into the cache (minutes, once)
+	@$(PY) -m e2e.cluster build >/dev/null
+.PHONY: tools
+
 JUDGEMENT := tests/core tests/golden tests/properties
-unit: env ## tests that need no cluster and no engine; the judgement at 100 % branch coverage
+unit: tools ## tests that need no cluster and no engine; the judgement at 100 % branch coverage
 	@$(PY) -m pytest -q $(JUDGEMENT) --cov=forebay.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=100
 	@$(PY) -m pytest -q -m "not cluster and not vllm" tests $(addprefix --ignore=,$(JUDGEMENT))
 .PHONY: unit
 
-e2e: env ## tests on a real Kubernetes, one shared cluster, the compressed demo included
+e2e: tools ## tests on a real Kubernetes, one shared cluster, the compressed demo included
 	@$(PY) -m pytest -q -m "cluster and not vllm" tests
 .PHONY: e2e
 
-e2e-vllm: env ## tests with a real vLLM on CPU (5.8 GB the first time), alone and in the cluster
+e2e-vllm: tools ## tests with a real vLLM on CPU (6.2 GB the first time), alone and in the cluster
+	@$(PY) -m e2e.vllm env >/dev/null
 	@$(PY) -m pytest -q -m vllm tests
 .PHONY: e2e-vllm
 
