@@ -39,6 +39,10 @@ unit: tools ## tests that need no cluster and no engine; the judgement at 100 % 
 	@$(PY) -m pytest -q -m "not cluster and not vllm" tests $(addprefix --ignore=,$(JUDGEMENT))
 .PHONY: unit
 
+explore: env ## properties with 40 times the examples, new ones at each run: a failing one becomes a test
+	@$(PY) -m pytest -q --hypothesis-profile=explore --timeout 1800 tests/properties
+.PHONY: explore
+
 e2e: tools ## tests on a real Kubernetes, one shared cluster, the compressed demo included
 	@$(PY) -m pytest -q -m "cluster and not vllm" tests
 .PHONY: e2e

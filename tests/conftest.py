@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from e2e.cluster import images
 from e2e.cluster.cluster import Cluster
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
 # looptime asks the loop policy for a loop before a test's own is made. Unless somebody has said that there is none, the
 # policy makes one that nobody closes, and its ResourceWarning fails whichever test runs when it is collected.
 asyncio.set_event_loop(None)
+
+# The same examples at every run: what a change did not break does not fail it. `make explore` looks for new ones.
+EXAMPLES = 60
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    max_examples=EXAMPLES,
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "explore", settings.get_profile("fixed"), derandomize=False, max_examples=40 * EXAMPLES, print_blob=True
+)
+settings.load_profile("fixed")
 
 
 @pytest.hookimpl(tryfirst=True)

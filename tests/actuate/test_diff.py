@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.actuate.diff import RETRY_MS, Action, Create, Delete, SetState, Wanted, plan
@@ -218,7 +218,6 @@ def counts(world: World) -> tuple[int, int]:
     return sum(p.state is SERVING for p in live), sum(p.state is WARM for p in live)
 
 
-@settings(max_examples=300, deadline=None)
 @given(pods=PODS, serve=st.integers(0, 5), park=st.integers(0, 3), spare=st.integers(0, 4))
 def test_actions_lead_to_what_is_wanted_and_never_over_the_budget(
     pods: list[FakePod], serve: int, park: int, spare: int
@@ -239,7 +238,6 @@ def test_actions_lead_to_what_is_wanted_and_never_over_the_budget(
     assert all(pod.revision == "aaaaaaaa" and not pod.failed for pod in world.pods.values())
 
 
-@settings(max_examples=200, deadline=None)
 @given(pods=PODS, serve=st.integers(0, 5), park=st.integers(0, 3))
 def test_on_hold_no_healthy_up_to_date_replica_leaves(pods: list[FakePod], serve: int, park: int) -> None:
     wanted = replace(want(serve, park, hold=True), victims=tuple(pod.uid for pod in pods))
@@ -250,7 +248,6 @@ def test_on_hold_no_healthy_up_to_date_replica_leaves(pods: list[FakePod], serve
             assert pod.failed or pod.state is DRAINING or pod.revision == "old"
 
 
-@settings(max_examples=200, deadline=None)
 @given(pods=PODS, serve=st.integers(1, 5), park=st.integers(0, 3))
 def test_a_rollout_with_room_never_leaves_fewer_ready_than_wanted_or_than_there_were(
     pods: list[FakePod], serve: int, park: int

@@ -97,9 +97,9 @@ def test_twice_as_much_is_found_by_the_stable_mean_within_a_minute() -> None:
 def test_a_found_burst_is_measured_from_its_beginning_and_a_part_of_it_is_sure() -> None:
     watch = Watch().steadily(lambda _: 2, 100).steadily(lambda _: 10, 4)
     # The chart leaves zero in the burst's first second and the present one has only just begun: 40 in three seconds.
-    # 1.5 standard deviations of 40 are 9.
+    # 1.5 standard deviations of 40 are 9.5, which is 23.7 %.
     assert watch.rates.burst_milli.tolist() == [13_333]
-    assert watch.rates.burst_sure_milli.tolist() == [10_333]
+    assert watch.rates.burst_sure_milli.tolist() == [763]
 
 
 def test_a_burst_becomes_the_stable_rate_after_a_minute() -> None:

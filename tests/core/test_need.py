@@ -103,8 +103,14 @@ def test_equal_requests_a_second_with_other_lengths_need_other_numbers() -> None
 
 
 def test_of_a_burst_only_what_is_beyond_chance_is_sure() -> None:
-    result, _ = needed(stable=1000, stable_prompt=1_000_000, burst=5000, burst_prompt=5_000_000, burst_sure=4000)
+    result, _ = needed(stable=1000, stable_prompt=1_000_000, burst=5000, burst_prompt=5_000_000, burst_sure=800)
     assert (result.milli.tolist(), result.sure_milli.tolist(), result.stable_milli.tolist()) == ([3850], [3080], [770])
+
+
+def test_needs_beyond_all_measure_still_grow_with_their_certainty() -> None:
+    # 10^9 thousandths is the most; by rates, 971,523 of 971,523.5 came out less than 971,522 of 971,522.1.
+    needs = [needed(stable=1, burst=10**11, burst_sure=sure)[0].sure_milli.item() for sure in (970, 971, 972)]
+    assert needs == [970_000_000, 971_000_000, 972_000_000]
 
 
 @pytest.mark.parametrize(

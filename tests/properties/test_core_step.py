@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.core import codec
@@ -120,10 +120,6 @@ def judge(spec: FleetSpec, looks: list[Snapshot]) -> list[tuple[Memory, Any]]:
     return said
 
 
-lenient = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-
-
-@lenient
 @given(worlds())
 def test_numbers_stay_whole_and_small(world: tuple[FleetSpec, list[Snapshot]]) -> None:
     for memory, decisions in judge(*world):
@@ -140,7 +136,6 @@ def test_numbers_stay_whole_and_small(world: tuple[FleetSpec, list[Snapshot]]) -
                 assert ((column == UNKNOWN) | (np.abs(column) < 2**62)).all(), name
 
 
-@lenient
 @given(worlds())
 def test_bounds_are_never_broken(world: tuple[FleetSpec, list[Snapshot]]) -> None:
     spec, looks = world
@@ -152,7 +147,6 @@ def test_bounds_are_never_broken(world: tuple[FleetSpec, list[Snapshot]]) -> Non
         assert (bounded[driven] <= spec.replicas_max[driven]).all()
 
 
-@lenient
 @given(worlds())
 def test_a_pool_is_never_promised_more_gpus_than_it_has_or_than_cannot_be_taken_away(
     world: tuple[FleetSpec, list[Snapshot]],
@@ -174,7 +168,6 @@ def test_a_pool_is_never_promised_more_gpus_than_it_has_or_than_cannot_be_taken_
     assert last is not None
 
 
-@lenient
 @given(worlds(gpus=st.just(UNKNOWN)))
 def test_nothing_is_removed_while_something_needed_is_unknown(world: tuple[FleetSpec, list[Snapshot]]) -> None:
     spec, looks = world
@@ -190,7 +183,6 @@ def test_nothing_is_removed_while_something_needed_is_unknown(world: tuple[Fleet
         before = memory.safety
 
 
-@lenient
 @given(worlds(gpus=st.just(10**6)), st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
 def test_more_demand_never_asks_for_less(
     world: tuple[FleetSpec, list[Snapshot]], arrivals: int, held: int, waiting: int
@@ -221,7 +213,6 @@ def raised(column: Any, by: int) -> Any:
     return np.where(column == UNKNOWN, UNKNOWN, column + by)
 
 
-@lenient
 @given(worlds())
 def test_equal_inputs_give_equal_bytes(world: tuple[FleetSpec, list[Snapshot]]) -> None:
     spec, looks = world
@@ -230,7 +221,6 @@ def test_equal_inputs_give_equal_bytes(world: tuple[FleetSpec, list[Snapshot]]) 
         assert codec.encode_decisions(decisions) == codec.encode_decisions(same)
 
 
-@lenient
 @given(worlds())
 def test_a_replay_from_bytes_gives_the_same_bytes(world: tuple[FleetSpec, list[Snapshot]]) -> None:
     spec, looks = world
@@ -242,7 +232,6 @@ def test_a_replay_from_bytes_gives_the_same_bytes(world: tuple[FleetSpec, list[S
         assert codec.encode_decisions(replayed) == codec.encode_decisions(decisions)
 
 
-@lenient
 @given(worlds(gpus=st.just(10**6)))
 def test_a_service_alone_decides_as_among_many(world: tuple[FleetSpec, list[Snapshot]]) -> None:
     spec, looks = world

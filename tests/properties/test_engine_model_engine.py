@@ -1,6 +1,6 @@
 """Whatever is submitted and aborted, and when: every request gets exactly its tokens, and no block is lost."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.engine_model.engine import Engine, EngineSettings
@@ -28,7 +28,6 @@ def chain(text: int, blocks: int) -> list[int]:
     return hashes
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     requests=REQUESTS,
     blocks=st.integers(12, 40),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -163,4 +162,3 @@ class Gateway(RuleBasedStateMachine):
 
 
 TestGateway = Gateway.TestCase
-TestGateway.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.report import journal
@@ -31,7 +31,6 @@ def written(folder: Path, ticks: list[tuple[bytes, bytes]]) -> Path:
     return path
 
 
-@settings(max_examples=60, deadline=None)
 @given(ticks=BLOBS)
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, ticks: list[tuple[bytes, bytes]]) -> None:
     path = written(tmp_path_factory.mktemp("j"), ticks)
@@ -48,7 +47,6 @@ def test_a_counter_that_moves_a_little_takes_little_room(tmp_path: Path) -> None
     assert path.stat().st_size < 50 * 80_000 / 20
 
 
-@settings(max_examples=100, deadline=None)
 @given(ticks=BLOBS, cut=st.integers(0, 10_000))
 def test_a_file_cut_off_anywhere_is_read_up_to_there(
     tmp_path_factory: pytest.TempPathFactory, ticks: list[tuple[bytes, bytes]], cut: int
@@ -60,7 +58,6 @@ def test_a_file_cut_off_anywhere_is_read_up_to_there(
     assert part == whole[: len(part)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(ticks=BLOBS, at=st.integers(0, 10_000), flip=st.integers(1, 255))
 def test_a_damaged_byte_is_a_named_error_or_a_clean_stop(
     tmp_path_factory: pytest.TempPathFactory, ticks: list[tuple[bytes, bytes]], at: int, flip: int

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.core.fleet import Mode
@@ -339,7 +339,6 @@ PARTS = [
 ]
 
 
-@settings(max_examples=200)
 @given(spec=st.dictionaries(st.sampled_from(PARTS), json, max_size=3) | json)
 def test_garbage_blocks_its_own_service_only(spec: Any):
     good, bad = service("good"), service("zz-bad", created="2026-06-01T00:00:00Z")

@@ -52,7 +52,7 @@ class Rates:
     stable_prompt_milli: I64  # prompt tokens
     burst_milli: I64  # 0 where no burst was detected
     burst_prompt_milli: I64
-    burst_sure_milli: I64  # what of `burst_milli` is beyond chance
+    burst_sure_milli: I64  # the share of `burst_milli` that is beyond chance, in thousandths
     burst: Bool
     running_stable_milli: I64
     running_burst_milli: I64  # over the last seconds
@@ -140,7 +140,8 @@ def measure(ring: Ring, timers: Timers, usual: Usual, seen: Sight) -> tuple[Time
 
     stable_milli = stable(ring.arrivals, ring.entered, rising)
     count = in_burst(ring.arrivals, ring.entered)
-    chance = isqrt(_SURE_SIGMAS_SQUARED_MILLI * np.minimum(count, COUNT_MAX) // MILLI * usual.dispersion_milli // MILLI)
+    # Of n requests, chance may have brought s * sqrt(dispersion * n): the share is s * sqrt(dispersion / n).
+    chance_milli = isqrt(_SURE_SIGMAS_SQUARED_MILLI * usual.dispersion_milli // np.maximum(count, 1))
     burst_milli = burst_rate(count)
     rates = Rates(
         stable_milli=stable_milli,
@@ -149,7 +150,7 @@ def measure(ring: Ring, timers: Timers, usual: Usual, seen: Sight) -> tuple[Time
         ),
         burst_milli=burst_milli,
         burst_prompt_milli=burst_rate(in_burst(ring.arrival_prompt_tokens, ring.entered_prompt_tokens)),
-        burst_sure_milli=burst_rate(np.maximum(count - chance, 0)),
+        burst_sure_milli=np.where(burst, np.maximum(MILLI - chance_milli, 0), 0),
         burst=burst_milli > stable_milli,
         running_stable_milli=_running_milli(ring, now_ms, STABLE_SECONDS),
         running_burst_milli=_running_milli(ring, now_ms, RUNNING_BURST_SECONDS),

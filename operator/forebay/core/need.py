@@ -68,7 +68,7 @@ def need_of(rates: Rates, capacity: Capacity, usual: Usual) -> Need:
     stable = np.maximum(_by_time(prefill, decode, capacity.prefill_share_milli), occupied)
     burst = np.maximum(_by_time(burst_prefill, burst_decode, capacity.prefill_share_milli), by_batch)
     milli = np.minimum(np.maximum(stable, burst), NEED_MAX_MILLI)
-    sure = np.minimum(burst, NEED_MAX_MILLI) * rates.burst_sure_milli // np.maximum(rates.burst_milli, 1)
+    sure = np.minimum(burst, NEED_MAX_MILLI) * rates.burst_sure_milli // MILLI
     prefill, decode = np.maximum(prefill, burst_prefill), np.maximum(decode, burst_decode)
     keep = np.maximum(_by_time(prefill, decode, capacity.prefill_keep_milli), milli)
     return Need(
