@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forebay.routing.replica import STALE_MS
+from forebay.routing.rules import UNKNOWN, predicted_ttft_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,32 +14,13 @@ if TYPE_CHECKING:
 # What a prompt token costs before any replica of a service was measured; only differences between replicas matter then,
 # and there are none.
 PREFILL_FIRST_TOKENS_PER_S = 8_000
-# A full batch: somebody must finish first, and how soon is not known. A second puts such a replica behind any with a
-# slot.
-FULL_BATCH_MS = 1_000
 # Envoy tries at most four hosts (num_retries 3); a longer list would never be read.
 DESTINATIONS_MAX = 4
 
 
-def predicted_ttft_ms(tokens: int, tokens_per_s: int, load: int, batch_max: int, age_ms: int) -> int:
-    """Predict the time to the first token; a plain rule on integers.
-
-    Prefill of `tokens`, everything ahead and the prompt itself, stretched by the decode steps that share the engine:
-    at a full batch the prefill gets about half of the time. A report older than STALE_MS adds its own age, since that
-    long nobody knows what joined.
-    """
-    prefill_ms = 1_000 * tokens // max(1, tokens_per_s)
-    wait_ms = prefill_ms + prefill_ms * load // max(1, batch_max)
-    if load >= batch_max:
-        wait_ms += FULL_BATCH_MS
-    if age_ms >= STALE_MS:
-        wait_ms += age_ms
-    return wait_ms
-
-
 def rate_of_service(replicas: Iterable[Replica]) -> int:
     """Average the measured prefill rates, so that a newcomer competes as an equal."""
-    rates = [r.prefill_tokens_per_s for r in replicas if r.prefill_tokens_per_s is not None]
+    rates = [r.prefill_tokens_per_s for r in replicas if r.prefill_tokens_per_s != UNKNOWN]
     return sum(rates) // len(rates) if rates else PREFILL_FIRST_TOKENS_PER_S
 
 
@@ -65,13 +46,13 @@ def order(replicas: Iterable[Replica], prompt_tokens: int, mean_prompt_tokens: i
     """
     routable = [r for r in replicas if r.routable]
     usual = 0
-    if any(r.prefill_tokens_per_s is None for r in routable):
+    if any(r.prefill_tokens_per_s == UNKNOWN for r in routable):
         usual = rate_of_service(routable)
     ranked: list[tuple[bool, int, int, str, Replica]] = []
     for replica in routable:
         load, age_ms = replica.look(now_ms)
         ahead = replica.pending_tokens + replica.others_waiting * mean_prompt_tokens
-        rate = replica.prefill_tokens_per_s or usual
+        rate = usual if replica.prefill_tokens_per_s == UNKNOWN else replica.prefill_tokens_per_s
         wait_ms = predicted_ttft_ms(ahead + prompt_tokens, rate, load, replica.batch_max, age_ms)
         full = not replica.has_room(load, age_ms, prompt_tokens)
         ranked.append((full, wait_ms, load, replica.uid, replica))

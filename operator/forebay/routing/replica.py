@@ -10,18 +10,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from forebay.routing import rules
+from forebay.routing.rules import UNKNOWN
+
 if TYPE_CHECKING:
     from forebay.wire.signals import ReplicaSignals
 
-# Three polls missed: from here on a replica is used with caution (no allowance over its batch, others preferred).
-STALE_MS = 3_000
 # Ten missed: what it once said of other gateways' load says nothing any more; only the own requests count against it.
 FORGOTTEN_MS = 10_000
-# A measured prefill rate moves by a quarter a report: a straggler is known after about four seconds of traffic.
-NEWEST_SHARE = 4
-# Own requests beyond the batch, as a share of it: they keep the batch full while an end travels to the gateway (1-4
-# ms) and the next request back, and are too few to form a queue that a promoted replica could not take over.
-ALLOWANCE_SHARE = 16
 
 
 @dataclass(slots=True)
@@ -49,8 +45,10 @@ class Replica:
     ----------
     routable : bool
         Serving, Ready, not being deleted, and known to Envoy.
-    prefill_tokens_per_s : int or None
-        Measured; None until the engine finished a prompt between two reports.
+    prefill_tokens_per_s : int
+        Measured; UNKNOWN until the engine finished a prompt between two reports.
+    kv_tokens_total, kv_tokens_used : int
+        Of the last report; UNKNOWN where it does not say.
     """
 
     uid: str
@@ -58,7 +56,9 @@ class Replica:
     batch_max: int
     routable: bool = False
     leaving: bool = False  # its pod is gone; it stays until its requests have ended
-    prefill_tokens_per_s: int | None = None
+    prefill_tokens_per_s: int = UNKNOWN
+    kv_tokens_total: int = UNKNOWN
+    kv_tokens_used: int = UNKNOWN
     sent: dict[str, Sent] = field(default_factory=dict)  # in order of sending
     adopted: int = 0  # running since before this process; they have no name here
     pending_tokens: int = 0
@@ -86,24 +86,15 @@ class Replica:
 
     def has_room(self, load: int, age_ms: int, prompt_tokens: int) -> bool:
         """Say whether a prompt of this size would start at once or nearly so; `load` and `age_ms` are from `look`."""
-        if load == 0:
-            return True  # a prompt too big for an empty KV cache is the engine's to refuse
-        if age_ms >= STALE_MS:
-            return load < self.batch_max
-        return load < self.batch_max + max(1, self.batch_max // ALLOWANCE_SHARE) and self._kv_fits(prompt_tokens)
-
-    def _kv_fits(self, prompt_tokens: int) -> bool:
-        report = self.report
-        if (
-            report is None
-            or report.kv_used_permille is None
-            or not report.kv_blocks_total
-            or not report.kv_block_tokens
-        ):
-            return True  # not known: the batch alone decides
-        slots = report.kv_blocks_total * report.kv_block_tokens
-        used = slots * report.kv_used_permille // 1_000
-        return used + self.pending_tokens + prompt_tokens <= slots
+        return rules.has_room(
+            load,
+            age_ms,
+            self.batch_max,
+            self.kv_tokens_total,
+            self.kv_tokens_used,
+            self.pending_tokens,
+            prompt_tokens,
+        )
 
     # --- the own book ---------------------------------------------------------------------------------------------
 
@@ -158,7 +149,16 @@ class Replica:
             self.others, self._others_seen = min(seen, self._others_seen), seen
             self.others_waiting = min(self.others, report.requests_waiting)
         self.report, self.report_ms = report, at_ms
+        self._note_kv(report)
         return counted
+
+    def _note_kv(self, report: ReplicaSignals) -> None:
+        permille = report.kv_used_permille
+        if permille is None or not report.kv_blocks_total or not report.kv_block_tokens:
+            self.kv_tokens_total = self.kv_tokens_used = UNKNOWN
+            return
+        self.kv_tokens_total = report.kv_blocks_total * report.kv_block_tokens
+        self.kv_tokens_used = self.kv_tokens_total * permille // 1_000
 
     def _see(self, prompt_tokens: int, at_ms: int) -> None:
         for sent in self.sent.values():
@@ -178,8 +178,7 @@ class Replica:
         if prefill_ms <= 0:
             return
         rate = max(1, 1_000 * counted.prompt_tokens // prefill_ms)
-        known = self.prefill_tokens_per_s
-        self.prefill_tokens_per_s = rate if known is None else max(1, known + (rate - known) // NEWEST_SHARE)
+        self.prefill_tokens_per_s = rules.learned_rate(self.prefill_tokens_per_s, rate)
 
 
 def _delta(before: int | None, after: int | None) -> int | None:
