@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from forebay.engine_model.kv_blocks import BlockPool
+from tests.engine_model.build import BlockPool
 
 TOTAL = 12
 HASHES = st.lists(st.integers(0, 20), min_size=1, max_size=4)
@@ -68,11 +68,12 @@ class Blocks(RuleBasedStateMachine):
         assert self.pool.free == TOTAL - len(held)
         assert self.pool.cached == len(self.content)
         # Walking the ring of free blocks meets exactly the blocks that nobody holds.
-        ring, at = [], self.pool._after[TOTAL]
+        ring, at = [], self.pool.bank.younger[TOTAL]
         while at != TOTAL:
             ring.append(at)
-            at = self.pool._after[at]
+            at = self.pool.bank.younger[at]
         assert sorted(ring) == sorted(set(range(TOTAL)) - held)
+        assert all(self.pool.find([content], 1) == [block] for block, content in self.content.items())
 
 
 TestBlocks = Blocks.TestCase

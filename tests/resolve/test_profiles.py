@@ -1,6 +1,7 @@
 """What is assumed of an engine: recognised names, measured fits, rooflines, and None where nothing is known."""
 
 import csv
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ def test_the_roofline_meets_the_measured_fits() -> None:
         assert measured is not None
         assert estimated is not None
         for work, limit in (((32, 32 * 1_000, 0, 0), 1.6), ((0, 0, 2_048, 2_048**2), 2.2)):
-            ratio = step_time_ps(estimated.times, *work) / step_time_ps(measured.times, *work)
+            ratio = step_time_ps(*astuple(estimated.times), *work) / step_time_ps(*astuple(measured.times), *work)
             assert 1 / limit < ratio < limit, (gpu, name, tp, bits, work, ratio)
             compared += 1
     assert compared > 100

@@ -6,11 +6,28 @@ dice: a step is begun, the caller decides when it has ended (its duration, perha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING
 
-from forebay.engine_model.kv_blocks import BLOCK_TOKENS, BlockPool
-from forebay.engine_model.scheduler import Batch, Running, Scheduler
+from forebay.engine_model import kv_blocks, scheduler
+from forebay.engine_model.bank import (
+    BLOCK_TOKENS,
+    BLOCKS_FREE,
+    EMITTED,
+    FINISHED,
+    PREEMPTIONS,
+    RUNNING,
+    STEP_ADMITTED,
+    STEP_CONTEXT_TOKENS,
+    STEP_DECODING,
+    STEP_PAIRS,
+    STEP_PROMPT_TOKENS,
+    STEP_TOKENS,
+    WAITING,
+    Bank,
+    add_row,
+    new_bank,
+)
 from forebay.engine_model.step_time import step_time_ps
 
 if TYPE_CHECKING:
@@ -49,6 +66,27 @@ class EngineSettings:
             raise ValueError(f"maxModelLen {self.max_model_len} does not fit the KV cache of {tokens} tokens: lower it")
 
 
+@dataclass(slots=True, eq=False)
+class Running:
+    """One request inside the engine, waiting or running; `*_ps`: model clock.
+
+    What the engine has done of it is written here when it is admitted, preempted, and with each token.
+    """
+
+    request_id: str
+    prompt_tokens: int
+    output_limit: int
+    arrived_ps: int
+    row: int
+    output_tokens: int = 0
+    cached_tokens: int | None = None  # prompt tokens found cached when first admitted; None: not admitted yet
+    preemptions: int = 0
+    scheduled_ps: int | None = None
+    first_token_ps: int | None = None
+    last_token_ps: int | None = None
+    token_before_ps: int | None = None  # the one before the last: the gap between the two is the ITL
+
+
 @dataclass(slots=True)
 class StepOutcome:
     """What one step did."""
@@ -60,7 +98,7 @@ class StepOutcome:
 
 
 class Engine:
-    """One engine with its queue, its batch and its KV cache.
+    """One engine with its queue, its batch and its KV cache: a bank of one lane.
 
     Parameters
     ----------
@@ -69,11 +107,12 @@ class Engine:
     """
 
     __slots__ = (
-        "_batch",
-        "_pool",
+        "_bank",
+        "_by_row",
+        "_in_step",
         "_requests",
-        "_scheduler",
-        "preemptions_total",
+        "_rows_free",
+        "_times",
         "prefix_hit_tokens_total",
         "prefix_query_tokens_total",
         "settings",
@@ -81,38 +120,46 @@ class Engine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
-        self._pool = BlockPool(settings.kv_blocks_total - 1)
-        self._scheduler = Scheduler(
-            self._pool,
-            settings.max_num_seqs,
-            settings.max_num_batched_tokens,
-            prefix_caching=settings.prefix_caching,
+        self._bank: Bank = new_bank(
+            lanes=1,
+            seqs_max=settings.max_num_seqs,
+            step_tokens_max=settings.max_num_batched_tokens,
+            blocks=settings.kv_blocks_total - 1,
+            row_blocks=-(-settings.max_model_len // BLOCK_TOKENS),
+            caching=settings.prefix_caching,
         )
+        self._times: tuple[int, int, int, int, int] = astuple(settings.step_times)
         self._requests: dict[str, Running] = {}
-        self._batch: Batch | None = None
-        self.preemptions_total = 0
+        self._by_row: dict[int, Running] = {}
+        self._rows_free: list[int] = []
+        self._in_step = False
         self.prefix_query_tokens_total = 0
         self.prefix_hit_tokens_total = 0
 
     @property
     def requests_running(self) -> int:
         """Requests in the batch."""
-        return len(self._scheduler.running)
+        return self._bank.counts[RUNNING]
 
     @property
     def requests_waiting(self) -> int:
         """Requests in the queue, preempted ones included."""
-        return len(self._scheduler.waiting)
+        return self._bank.counts[WAITING]
+
+    @property
+    def preemptions_total(self) -> int:
+        """How often a request lost its blocks to another."""
+        return self._bank.counts[PREEMPTIONS]
 
     @property
     def kv_blocks_used(self) -> int:
         """Blocks that requests hold; cached blocks that nobody holds are free."""
-        return self._pool.used
+        return self.kv_blocks_usable - self._bank.counts[BLOCKS_FREE]
 
     @property
     def kv_blocks_usable(self) -> int:
         """Blocks that requests can hold."""
-        return self._pool.total
+        return self.settings.kv_blocks_total - 1
 
     def submit(
         self, request_id: str, prompt_tokens: int, output_limit: int, block_hashes: Sequence[int], now_ps: int
@@ -126,7 +173,8 @@ class Engine:
         prompt_tokens, output_limit
             At least 1 each; the answer has exactly `output_limit` tokens.
         block_hashes
-            `chain_hash` of each full block of the prompt, and of the answer as far as it is known.
+            `chain_hash` of each full block of the prompt, and of the answer as far as it is known beforehand, so that
+            the next turn of a conversation finds this turn's answer in the cache.
         now_ps
             The model's clock.
 
@@ -144,22 +192,27 @@ class Engine:
                 f"{prompt_tokens} prompt tokens and {output_limit} output tokens exceed the maximum model length of "
                 f"{self.settings.max_model_len} tokens"
             )
-        request = Running(request_id, prompt_tokens, output_limit, block_hashes, now_ps)
-        self._requests[request_id] = request
-        self._scheduler.waiting.append(request)
+        row = self._rows_free.pop() if self._rows_free else self._new_row()
+        hashes = block_hashes[: -(-self.settings.max_model_len // BLOCK_TOKENS)]
+        self._bank.ids[row * self._row_ids : row * self._row_ids + len(hashes)] = hashes
+        scheduler.place_row(self._bank, row, prompt_tokens, output_limit, row * self._row_ids, len(hashes))
+        scheduler.queue(self._bank, 0, row)
+        request = Running(request_id, prompt_tokens, output_limit, now_ps, row)
+        self._requests[request_id] = self._by_row[row] = request
         return request
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and free its blocks, in mid-step too; False when the engine does not hold it (any more)."""
-        request = self._requests.pop(request_id, None)
+        request = self._requests.get(request_id)
         if request is None:
             return False
-        self._scheduler.remove(request)
+        scheduler.remove_row(self._bank, 0, request.row)
+        self._forget(request)
         return True
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache, as sleeping does."""
-        self._pool.forget_all()
+        kv_blocks.forget_all(self._bank, 0)
 
     def begin_step(self, now_ps: int) -> int | None:
         """Form the next step.
@@ -174,16 +227,22 @@ class Engine:
         RuntimeError
             When the last step has not been ended.
         """
-        if self._batch is not None:
+        if self._in_step:
             raise RuntimeError("a step is under way: end it first")
         if not self._requests:
             return None
-        batch = self._batch = self._scheduler.schedule()
-        self.preemptions_total += len(batch.preempted)
-        for request in batch.admitted:
-            self._count_admission(request, now_ps)
+        self._in_step = True
+        scheduler.form_step(self._bank, 0)
+        running = self._bank.counts[RUNNING]
+        for index in range(running - self._bank.counts[STEP_ADMITTED], running):
+            self._count_admission(self._by_row[self._bank.running[index]], now_ps)
+        count = self._bank.counts
         return step_time_ps(
-            self.settings.step_times, batch.decoding, batch.context_tokens, batch.prompt_tokens, batch.pairs
+            *self._times,
+            count[STEP_DECODING],
+            count[STEP_CONTEXT_TOKENS],
+            count[STEP_PROMPT_TOKENS],
+            count[STEP_PAIRS],
         )
 
     def end_step(self, now_ps: int) -> StepOutcome:
@@ -194,35 +253,46 @@ class Engine:
         RuntimeError
             When no step was begun.
         """
-        batch, self._batch = self._batch, None
-        if batch is None:
+        if not self._in_step:
             raise RuntimeError("no step is under way: begin one first")
-        outcome = StepOutcome()
-        for request in batch.members:
-            if self._requests.get(request.request_id) is request:  # else aborted in mid-step
-                self._advance(request, now_ps, outcome)
+        self._in_step = False
+        bank = self._bank
+        scheduler.end_step(bank, 0)
+        outcome = StepOutcome(tokens=bank.counts[STEP_TOKENS])
+        for index in range(bank.counts[EMITTED]):
+            self._emit(self._by_row[bank.emitted[index]], now_ps, outcome)
+        for index in range(bank.counts[FINISHED]):
+            request = self._by_row[bank.finished[index]]
+            outcome.finished.append(request)
+            self._forget(request)
         return outcome
+
+    @property
+    def _row_ids(self) -> int:
+        return -(-self.settings.max_model_len // BLOCK_TOKENS)
+
+    def _new_row(self) -> int:
+        row = add_row(self._bank)
+        self._bank.ids.extend([0] * (self._row_ids * (row + 1) - len(self._bank.ids)))
+        return row
+
+    def _forget(self, request: Running) -> None:
+        request.preemptions = self._bank.preempted[request.row]
+        del self._requests[request.request_id], self._by_row[request.row]
+        self._rows_free.append(request.row)
 
     def _count_admission(self, request: Running, now_ps: int) -> None:
         if request.scheduled_ps is None:
             request.scheduled_ps = now_ps
+            request.cached_tokens = self._bank.cached[request.row]
             if self.settings.prefix_caching:
                 self.prefix_query_tokens_total += request.prompt_tokens
-                self.prefix_hit_tokens_total += request.cached_tokens or 0
+                self.prefix_hit_tokens_total += request.cached_tokens
 
-    def _advance(self, request: Running, now_ps: int, outcome: StepOutcome) -> None:
-        outcome.tokens += request.step_tokens
-        request.computed_tokens += request.step_tokens
-        request.step_tokens = 0
-        if request.computed_tokens < request.tokens:  # a chunk, not the last one
-            return
-        request.output_tokens += 1
+    def _emit(self, request: Running, now_ps: int, outcome: StepOutcome) -> None:
+        request.output_tokens = self._bank.output[request.row]
         request.token_before_ps, request.last_token_ps = request.last_token_ps, now_ps
         outcome.emitted.append(request)
         if request.first_token_ps is None:
             request.first_token_ps = now_ps
             outcome.prefilled.append(request)
-        if request.output_tokens == request.output_limit:
-            del self._requests[request.request_id]
-            self._scheduler.remove(request)
-            outcome.finished.append(request)

@@ -1,23 +1,28 @@
 """Paged KV cache: blocks of 16 tokens, reference counts, a hash chain over full blocks, and eviction of the oldest.
 
-The ground floor of the engine model. The ring of free blocks is two flat integer arrays and functions over them, so
-that a compiler for arrays can take the rules as they stand.
+A block is *held* (references > 0) or *free*. A free block may still bear the hash of what it holds: then it is cached,
+and a later request with the same prefix takes it back. The oldest free block is given out first, and only then is its
+content forgotten. A bank without prefix caching has no identities at all: blocks are a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence, Sequence
 from hashlib import blake2b
-from typing import TypeAlias
 
-BLOCK_TOKENS = 16  # vLLM's default on GPUs; a prefix shorter than one block is never shared
-NO_HASH = -1
-
-Ints: TypeAlias = MutableSequence[int]
-
-
-class BlocksExhaustedError(RuntimeError):
-    """More blocks were asked for than are free; whoever asks must look at `free` first."""
+from forebay.engine_model.bank import (
+    BLOCKS,
+    BLOCKS_CACHED,
+    BLOCKS_FREE,
+    CACHING,
+    COUNTS,
+    ID_BLOCKS,
+    MAP_SLOTS,
+    NO_HASH,
+    ROW_BLOCKS,
+    Bank,
+    ring_append,
+    ring_remove,
+)
 
 
 def chain_hash(parent: int, content: bytes) -> int:
@@ -39,122 +44,131 @@ def chain_hash(parent: int, content: bytes) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def ring_append(before: Ints, after: Ints, anchor: int, item: int) -> None:
-    """Put `item` at the young end of the ring that starts and ends at `anchor`."""
-    last = before[anchor]
-    after[last] = item
-    before[item] = last
-    after[item] = anchor
-    before[anchor] = item
+def block_hash(bank: Bank, row: int, index: int) -> int:
+    """Return the hash of a request's full block `index`; it must be below its `id_count * size[ID_BLOCKS]`."""
+    share = bank.size[ID_BLOCKS]
+    return bank.ids[bank.id_at[row] + index // share] * share + index % share
 
 
-def ring_remove(before: Ints, after: Ints, item: int) -> None:
-    """Take `item` out of its ring."""
-    left, right = before[item], after[item]
-    after[left] = right
-    before[right] = left
+def map_slot(bank: Bank, lane: int, content: int) -> int:
+    """Return where in the map a content is, or would be."""
+    slots = bank.size[MAP_SLOTS]
+    base = lane * slots
+    # 31 bits times 30: neither lists nor int64 arrays overflow. Neighbours are scattered by the odd factor.
+    at = (((content ^ (content >> 31)) & 0x7FFFFFFF) * 668265263 >> 7) & (slots - 1)
+    while bank.map_hash[base + at] != NO_HASH and bank.map_hash[base + at] != content:
+        at = (at + 1) & (slots - 1)
+    return base + at
 
 
-class BlockPool:
-    """All KV blocks of one engine.
+def map_forget(bank: Bank, lane: int, content: int) -> None:
+    """Take a content out of the map, and move back what probing had pushed past it."""
+    slots = bank.size[MAP_SLOTS]
+    base = lane * slots
+    hole = map_slot(bank, lane, content) - base
+    bank.map_hash[base + hole] = NO_HASH
+    at = (hole + 1) & (slots - 1)
+    while bank.map_hash[base + at] != NO_HASH:
+        moved, block = bank.map_hash[base + at], bank.map_block[base + at]
+        bank.map_hash[base + at] = NO_HASH
+        home = map_slot(bank, lane, moved)
+        bank.map_hash[home] = moved
+        bank.map_block[home] = block
+        at = (at + 1) & (slots - 1)
 
-    A block is *held* (references > 0) or *free*. A free block may still bear the hash of what it holds: then it is
-    cached, and a later request with the same prefix takes it back. The oldest free block is given out first, and only
-    then is its content forgotten.
 
-    Parameters
-    ----------
-    total
-        Blocks that requests can hold, at least 1.
+def find_prefix(bank: Bank, lane: int, row: int, limit: int) -> int:
+    """Write the blocks of the longest cached prefix of a request, at most `limit`, into its table; return how many."""
+    known = min(limit, bank.id_count[row] * bank.size[ID_BLOCKS])
+    base = row * bank.size[ROW_BLOCKS]
+    for index in range(known):
+        slot = map_slot(bank, lane, block_hash(bank, row, index))
+        if bank.map_hash[slot] == NO_HASH:
+            return index
+        bank.table[base + index] = bank.map_block[slot]
+    return known
+
+
+def free_among(bank: Bank, row: int, count: int) -> int:
+    """Count those of the first blocks in a request's table that `hold` would take out of the free ones."""
+    base = row * bank.size[ROW_BLOCKS]
+    free = 0
+    for index in range(count):
+        if bank.references[bank.table[base + index]] == 0:
+            free += 1
+    return free
+
+
+def hold(bank: Bank, lane: int, row: int, count: int) -> None:
+    """Add a reference to each of the first blocks in a request's table."""
+    base = row * bank.size[ROW_BLOCKS]
+    for index in range(count):
+        block = bank.table[base + index]
+        if bank.references[block] == 0:
+            ring_remove(bank.older, bank.younger, block)
+            bank.counts[lane * COUNTS + BLOCKS_FREE] -= 1
+        bank.references[block] += 1
+
+
+def take(bank: Bank, lane: int, row: int, start: int, count: int) -> None:
+    """Hand a request the `count` oldest free blocks, from place `start` of its table on; what they cached is forgotten.
+
+    There must be as many: whoever takes looks at the count of free blocks first.
     """
+    if count == 0:  # most decodes stay within their block
+        return
+    bank.counts[lane * COUNTS + BLOCKS_FREE] -= count
+    if bank.size[CACHING] == 0:
+        return
+    base = row * bank.size[ROW_BLOCKS] + start
+    anchor = lane * (bank.size[BLOCKS] + 1) + bank.size[BLOCKS]
+    for index in range(count):
+        block = bank.younger[anchor]
+        ring_remove(bank.older, bank.younger, block)
+        forget_block(bank, lane, block)
+        bank.references[block] = 1
+        bank.table[base + index] = block
 
-    __slots__ = ("_after", "_before", "_by_hash", "_hashes", "_references", "free", "total")
 
-    def __init__(self, total: int) -> None:
-        if total < 1:
-            raise ValueError(f"a block pool needs at least one block, got {total}")
-        self.total = total
-        self.free = total
-        self._references = [0] * total
-        self._hashes = [NO_HASH] * total
-        self._by_hash: dict[int, int] = {}
-        self._before = [total, *range(total)]
-        self._after = [*range(1, total + 1), 0]
+def release(bank: Bank, lane: int, row: int, count: int) -> None:
+    """Drop one reference of each of a request's blocks, the last first: a prefix's tail is evicted before its head."""
+    if bank.size[CACHING] == 0:
+        bank.counts[lane * COUNTS + BLOCKS_FREE] += count
+        return
+    base = row * bank.size[ROW_BLOCKS]
+    anchor = lane * (bank.size[BLOCKS] + 1) + bank.size[BLOCKS]
+    for index in range(count - 1, -1, -1):
+        block = bank.table[base + index]
+        bank.references[block] -= 1
+        if bank.references[block] == 0:
+            ring_append(bank.older, bank.younger, anchor, block)
+            bank.counts[lane * COUNTS + BLOCKS_FREE] += 1
 
-    @property
-    def used(self) -> int:
-        """Blocks held by at least one request."""
-        return self.total - self.free
 
-    @property
-    def cached(self) -> int:
-        """Blocks, held or free, that a request with the same prefix would find."""
-        return len(self._by_hash)
+def remember(bank: Bank, lane: int, block: int, content: int) -> None:
+    """Let later requests find a full block, unless another block with the same content is found already."""
+    if bank.map_hash[map_slot(bank, lane, content)] != NO_HASH:
+        return
+    forget_block(bank, lane, block)
+    slot = map_slot(bank, lane, content)
+    bank.map_hash[slot] = content
+    bank.map_block[slot] = block
+    bank.content[block] = content
+    bank.counts[lane * COUNTS + BLOCKS_CACHED] += 1
 
-    def find(self, hashes: Sequence[int], limit: int) -> list[int]:
-        """Return the blocks of the longest cached prefix, at most `limit` of them."""
-        found: list[int] = []
-        for index in range(min(limit, len(hashes))):
-            block = self._by_hash.get(hashes[index])
-            if block is None:
-                break
-            found.append(block)
-        return found
 
-    def free_among(self, blocks: Iterable[int]) -> int:
-        """Count the blocks that `hold` would take out of the free ones."""
-        return sum(1 for block in blocks if self._references[block] == 0)
+def forget_block(bank: Bank, lane: int, block: int) -> None:
+    """Let nobody find a block any more."""
+    if bank.content[block] != NO_HASH:
+        map_forget(bank, lane, bank.content[block])
+        bank.content[block] = NO_HASH
+        bank.counts[lane * COUNTS + BLOCKS_CACHED] -= 1
 
-    def hold(self, blocks: Iterable[int]) -> None:
-        """Add a reference to each block."""
-        for block in blocks:
-            if self._references[block] == 0:
-                ring_remove(self._before, self._after, block)
-                self.free -= 1
-            self._references[block] += 1
 
-    def take(self, count: int) -> list[int]:
-        """Hand out the `count` oldest free blocks, each with one reference; what they cached is forgotten.
-
-        Raises
-        ------
-        BlocksExhaustedError
-            When fewer are free; nothing has changed then.
-        """
-        if count > self.free:
-            raise BlocksExhaustedError(f"{count} blocks asked for, {self.free} free of {self.total}")
-        taken: list[int] = []
-        for _ in range(count):
-            block = self._after[self.total]
-            ring_remove(self._before, self._after, block)
-            self._forget(block)
-            self._references[block] = 1
-            taken.append(block)
-        self.free -= count
-        return taken
-
-    def release(self, blocks: Sequence[int]) -> None:
-        """Drop one reference of each block, the last block first: a prefix's tail is evicted before its head."""
-        for block in reversed(blocks):
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                ring_append(self._before, self._after, self.total, block)
-                self.free += 1
-
-    def remember(self, block: int, content_hash: int) -> None:
-        """Let later requests find a full block, unless another block with the same content is found already."""
-        if content_hash not in self._by_hash:
-            self._forget(block)
-            self._hashes[block] = content_hash
-            self._by_hash[content_hash] = block
-
-    def forget_all(self) -> None:
-        """Empty the prefix cache; held blocks stay held."""
-        for block in self._by_hash.values():
-            self._hashes[block] = NO_HASH
-        self._by_hash.clear()
-
-    def _forget(self, block: int) -> None:
-        if self._hashes[block] != NO_HASH:
-            del self._by_hash[self._hashes[block]]
-            self._hashes[block] = NO_HASH
+def forget_all(bank: Bank, lane: int) -> None:
+    """Empty a lane's prefix cache; held blocks stay held."""
+    if bank.size[CACHING] == 0:
+        return
+    first = lane * (bank.size[BLOCKS] + 1)
+    for block in range(first, first + bank.size[BLOCKS]):
+        forget_block(bank, lane, block)

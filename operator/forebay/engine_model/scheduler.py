@@ -2,7 +2,7 @@
 
 The rules are those of vLLM's V1 scheduler (vllm/v1/core/sched/scheduler.py), in their order:
 
-1. a step has a budget of tokens and at most `max_num_seqs` running requests;
+1. a step has a budget of tokens and at most `seqs_max` running requests;
 2. running requests come first, in order: a decode takes one token, an unfinished prompt what the budget leaves;
 3. blocks are allocated before anything runs; when there are none, the last running request is preempted: its blocks are
    freed and it is computed again later, as far as the prefix cache has not kept it;
@@ -12,184 +12,215 @@ The rules are those of vLLM's V1 scheduler (vllm/v1/core/sched/scheduler.py), in
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from forebay.engine_model.kv_blocks import BLOCK_TOKENS
+from forebay.engine_model.bank import (
+    BLOCK_TOKENS,
+    BLOCKS_FREE,
+    CACHING,
+    COUNTS,
+    EMITTED,
+    FINISHED,
+    ID_BLOCKS,
+    NEVER,
+    PREEMPTIONS,
+    ROW_BLOCKS,
+    RUNNING,
+    SEQS_MAX,
+    STEP_ADMITTED,
+    STEP_CONTEXT_TOKENS,
+    STEP_DECODING,
+    STEP_PAIRS,
+    STEP_PREEMPTED,
+    STEP_PROMPT_TOKENS,
+    STEP_TOKENS,
+    STEP_TOKENS_MAX,
+    WAITING,
+    Bank,
+    ring_append,
+    ring_remove,
+)
+from forebay.engine_model.kv_blocks import block_hash, find_prefix, free_among, hold, release, remember, take
 from forebay.engine_model.step_time import prompt_pairs
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from forebay.engine_model.kv_blocks import BlockPool
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """One request inside the engine, waiting or running, and what has been computed of it; `*_ps`: model clock."""
-
-    request_id: str
-    prompt_tokens: int
-    output_limit: int
-    # Chain hashes of the sequence's full blocks: the prompt's, and the answer's as far as it is known beforehand, so
-    # that the next turn of a conversation finds this turn's answer in the cache.
-    block_hashes: Sequence[int]
-    arrived_ps: int
-    output_tokens: int = 0
-    computed_tokens: int = 0
-    step_tokens: int = 0  # tokens in the present step
-    blocks: list[int] = field(default_factory=list)
-    blocks_remembered: int = 0
-    cached_tokens: int | None = None  # prompt tokens found cached when first admitted; None: not admitted yet
-    preemptions: int = 0
-    scheduled_ps: int | None = None
-    first_token_ps: int | None = None
-    last_token_ps: int | None = None
-    token_before_ps: int | None = None  # the one before the last: the gap between the two is the ITL
-
-    @property
-    def tokens(self) -> int:
-        """Prompt and answer so far."""
-        return self.prompt_tokens + self.output_tokens
+def place_row(  # noqa: PLR0917 - a compiled rule takes plain numbers by position
+    bank: Bank, row: int, prompt: int, limit: int, id_at: int, id_count: int
+) -> None:
+    """Let a row stand for a new request."""
+    bank.prompt[row] = prompt
+    bank.limit[row] = limit
+    bank.output[row] = 0
+    bank.computed[row] = 0
+    bank.chunk[row] = 0
+    bank.cached[row] = NEVER
+    bank.preempted[row] = 0
+    bank.held[row] = 0
+    bank.remembered[row] = 0
+    bank.id_at[row] = id_at
+    bank.id_count[row] = id_count
 
 
-@dataclass(slots=True)
-class Batch:
-    """One step's work, in the terms of `step_time_ps`."""
-
-    members: list[Running] = field(default_factory=list)
-    admitted: list[Running] = field(default_factory=list)  # those that were waiting before
-    preempted: list[Running] = field(default_factory=list)
-    decoding: int = 0
-    context_tokens: int = 0
-    prompt_tokens: int = 0
-    pairs: int = 0
-
-    def add(self, request: Running, count: int) -> None:
-        """Let `count` more tokens of `request` be computed in this step."""
-        request.step_tokens = count
-        self.members.append(request)
-        start, end = request.computed_tokens, request.computed_tokens + count
-        # After a preemption prompt and answer are computed again: that is prefill, whatever the tokens once were.
-        if count == 1 and request.output_tokens > 0 and end == request.tokens:
-            self.decoding += 1
-            self.context_tokens += end
-        else:
-            self.prompt_tokens += count
-            self.pairs += prompt_pairs(end, start)
+def queue(bank: Bank, lane: int, row: int) -> None:
+    """Put a placed row at the end of an engine's queue."""
+    ring_append(bank.before, bank.after, lane, row)
+    bank.counts[lane * COUNTS + WAITING] += 1
 
 
-def blocks_to_add(tokens: int, held: int, block_tokens: int) -> int:
-    """Return how many blocks a sequence of `tokens` tokens needs beyond the `held` ones; never negative."""
-    return max(0, -(-tokens // block_tokens) - held)
+def form_step(bank: Bank, lane: int) -> None:
+    """Form an engine's next step; STEP_* say what it is. Empty only when there is no request at all."""
+    base = lane * COUNTS
+    for field in range(STEP_DECODING, STEP_TOKENS + 1):
+        bank.counts[base + field] = 0
+    budget = schedule_running(bank, lane, bank.size[STEP_TOKENS_MAX])
+    if bank.counts[base + STEP_PREEMPTED] == 0:
+        admit_waiting(bank, lane, budget)
 
 
-class Scheduler:
-    """The waiting and the running requests of one engine, and the rule that forms a step.
+def end_step(bank: Bank, lane: int) -> None:
+    """Account for the step that was formed: EMITTED and FINISHED say how many rows got a token, and were done."""
+    base, first = lane * COUNTS, lane * bank.size[SEQS_MAX]
+    kept = emitted = finished = tokens = 0
+    for index in range(bank.counts[base + RUNNING]):
+        row = bank.running[first + index]
+        bank.running[first + kept] = row
+        kept += 1
+        count = bank.chunk[row]
+        if count == 0:  # the budget did not reach it
+            continue
+        tokens += count
+        bank.chunk[row] = 0
+        bank.computed[row] += count
+        if bank.computed[row] < bank.prompt[row] + bank.output[row]:  # a chunk, not the last one
+            continue
+        bank.output[row] += 1
+        bank.emitted[first + emitted] = row
+        emitted += 1
+        if bank.output[row] == bank.limit[row]:
+            bank.finished[first + finished] = row
+            finished += 1
+            give_back(bank, lane, row)
+            kept -= 1
+    bank.counts[base + RUNNING] = kept
+    bank.counts[base + EMITTED] = emitted
+    bank.counts[base + FINISHED] = finished
+    bank.counts[base + STEP_TOKENS] = tokens
 
-    Parameters
-    ----------
-    pool
-        The KV blocks.
-    max_num_seqs
-        Most requests in one step.
-    max_num_batched_tokens
-        The step's token budget: prompts longer than that are computed in chunks.
-    prefix_caching
-        Whether full blocks are found again by content.
+
+def remove_row(bank: Bank, lane: int, row: int) -> None:
+    """Take a request that has not finished out of an engine, in mid-step too, and give its blocks back."""
+    base, first = lane * COUNTS, lane * bank.size[SEQS_MAX]
+    kept = 0
+    for index in range(bank.counts[base + RUNNING]):
+        other = bank.running[first + index]
+        if other != row:
+            bank.running[first + kept] = other
+            kept += 1
+    if kept < bank.counts[base + RUNNING]:
+        bank.counts[base + RUNNING] = kept
+    else:
+        ring_remove(bank.before, bank.after, row)
+        bank.counts[base + WAITING] -= 1
+    give_back(bank, lane, row)
+
+
+def schedule_running(bank: Bank, lane: int, budget: int) -> int:
+    """Give the running requests their tokens; return what is left of the budget."""
+    base, first = lane * COUNTS, lane * bank.size[SEQS_MAX]
+    index = 0
+    while index < bank.counts[base + RUNNING] and budget > 0:
+        row = bank.running[first + index]
+        count = min(bank.prompt[row] + bank.output[row] - bank.computed[row], budget)
+        while not allocate(bank, lane, row, count, 0):
+            if preempt_last(bank, lane) == row:
+                return budget
+        add_to_step(bank, lane, row, count)
+        budget -= count
+        index += 1
+    return budget
+
+
+def admit_waiting(bank: Bank, lane: int, budget: int) -> None:
+    """Let waiting requests in, first come first served, while seats, tokens and blocks last."""
+    base, first = lane * COUNTS, lane * bank.size[SEQS_MAX]
+    while bank.counts[base + WAITING] > 0 and budget > 0 and bank.counts[base + RUNNING] < bank.size[SEQS_MAX]:
+        row = bank.after[lane]
+        tokens = bank.prompt[row] + bank.output[row]
+        hits = find_prefix(bank, lane, row, (tokens - 1) // BLOCK_TOKENS) if bank.size[CACHING] == 1 else 0
+        count = min(tokens - hits * BLOCK_TOKENS, budget)
+        if not allocate(bank, lane, row, hits * BLOCK_TOKENS + count, hits):
+            return
+        ring_remove(bank.before, bank.after, row)
+        bank.counts[base + WAITING] -= 1
+        bank.running[first + bank.counts[base + RUNNING]] = row
+        bank.counts[base + RUNNING] += 1
+        bank.counts[base + STEP_ADMITTED] += 1
+        bank.computed[row] = hits * BLOCK_TOKENS
+        if bank.cached[row] == NEVER:
+            bank.cached[row] = hits * BLOCK_TOKENS
+        add_to_step(bank, lane, row, count)
+        budget -= count
+
+
+def add_to_step(bank: Bank, lane: int, row: int, count: int) -> None:
+    """Let `count` more tokens of a request be computed in this step."""
+    base = lane * COUNTS
+    bank.chunk[row] = count
+    start = bank.computed[row]
+    end = start + count
+    # After a preemption prompt and answer are computed again: that is prefill, whatever the tokens once were.
+    if count == 1 and bank.output[row] > 0 and end == bank.prompt[row] + bank.output[row]:
+        bank.counts[base + STEP_DECODING] += 1
+        bank.counts[base + STEP_CONTEXT_TOKENS] += end
+    else:
+        bank.counts[base + STEP_PROMPT_TOKENS] += count
+        bank.counts[base + STEP_PAIRS] += prompt_pairs(end, start)
+
+
+def allocate(bank: Bank, lane: int, row: int, count: int, hits: int) -> bool:
+    """Give a request the blocks for `count` more tokens; False when there are too few.
+
+    `hits` blocks that it does not hold yet stand in its table already: `find_prefix` wrote them.
     """
-
-    __slots__ = ("_budget", "_caching", "_max_num_seqs", "_pool", "running", "waiting")
-
-    def __init__(
-        self, pool: BlockPool, max_num_seqs: int, max_num_batched_tokens: int, *, prefix_caching: bool
-    ) -> None:
-        self._pool = pool
-        self._max_num_seqs = max_num_seqs
-        self._budget = max_num_batched_tokens
-        self._caching = prefix_caching
-        self.running: list[Running] = []
-        self.waiting: deque[Running] = deque()
-
-    def schedule(self) -> Batch:
-        """Form the next step; an empty batch only when there is no request at all."""
-        batch = Batch()
-        budget = self._schedule_running(batch, self._budget)
-        if not batch.preempted:
-            self._admit_waiting(batch, budget)
-        return batch
-
-    def remove(self, request: Running) -> None:
-        """Take a request out, finished or not, and give its blocks back."""
-        queue = self.running if request in self.running else self.waiting
-        queue.remove(request)
-        self._give_back(request)
-
-    def _schedule_running(self, batch: Batch, budget: int) -> int:
-        index = 0
-        while index < len(self.running) and budget > 0:
-            request = self.running[index]
-            count = min(request.tokens - request.computed_tokens, budget)
-            while not self._allocate(request, count, []):
-                victim = self._preempt_last(batch)
-                if victim is request:
-                    return budget
-            batch.add(request, count)
-            budget -= count
-            index += 1
-        return budget
-
-    def _admit_waiting(self, batch: Batch, budget: int) -> None:
-        while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
-            request = self.waiting[0]
-            hits = self._cached_prefix(request)
-            hit_tokens = len(hits) * BLOCK_TOKENS
-            count = min(request.tokens - hit_tokens, budget)
-            if not self._allocate(request, hit_tokens + count, hits):
-                return
-            self.waiting.popleft()
-            self.running.append(request)
-            request.computed_tokens = hit_tokens
-            if request.cached_tokens is None:
-                request.cached_tokens = hit_tokens
-            batch.admitted.append(request)
-            batch.add(request, count)
-            budget -= count
-
-    def _cached_prefix(self, request: Running) -> list[int]:
-        if not self._caching:
-            return []
-        return self._pool.find(request.block_hashes, (request.tokens - 1) // BLOCK_TOKENS)
-
-    def _allocate(self, request: Running, count: int, hits: list[int]) -> bool:
-        """Give `request` the blocks for `count` more tokens, `hits` among them; False when there are too few."""
-        pool = self._pool
-        end = request.computed_tokens + count
-        missing = blocks_to_add(end, len(request.blocks) + len(hits), BLOCK_TOKENS)
-        if missing > pool.free - pool.free_among(hits):
-            return False
-        pool.hold(hits)
-        request.blocks += hits
-        request.blocks += pool.take(missing)
-        if self._caching:
-            full = min(end // BLOCK_TOKENS, len(request.block_hashes))
-            for index in range(request.blocks_remembered, full):
-                pool.remember(request.blocks[index], request.block_hashes[index])
-            request.blocks_remembered = max(request.blocks_remembered, full)
+    end = bank.computed[row] + count
+    held = bank.held[row] + hits
+    missing = max(0, -(-end // BLOCK_TOKENS) - held)
+    if missing == 0 and hits == 0 and bank.size[CACHING] == 0:
         return True
+    if missing > bank.counts[lane * COUNTS + BLOCKS_FREE] - free_among(bank, row, hits):
+        return False
+    hold(bank, lane, row, hits)
+    take(bank, lane, row, held, missing)
+    bank.held[row] = held + missing
+    if bank.size[CACHING] == 1:
+        remember_full(bank, lane, row, end)
+    return True
 
-    def _preempt_last(self, batch: Batch) -> Running:
-        victim = self.running.pop()
-        self._give_back(victim)
-        victim.preemptions += 1
-        self.waiting.appendleft(victim)
-        batch.preempted.append(victim)
-        return victim
 
-    def _give_back(self, request: Running) -> None:
-        self._pool.release(request.blocks)
-        request.blocks = []
-        request.blocks_remembered = 0
-        request.computed_tokens = 0
-        request.step_tokens = 0
+def remember_full(bank: Bank, lane: int, row: int, tokens: int) -> None:
+    """Let others find the blocks that `tokens` tokens fill."""
+    full = min(tokens // BLOCK_TOKENS, bank.id_count[row] * bank.size[ID_BLOCKS])
+    for index in range(bank.remembered[row], full):
+        remember(bank, lane, bank.table[row * bank.size[ROW_BLOCKS] + index], block_hash(bank, row, index))
+    bank.remembered[row] = max(bank.remembered[row], full)
+
+
+def preempt_last(bank: Bank, lane: int) -> int:
+    """Send the last running request back to the head of the queue; return it."""
+    base = lane * COUNTS
+    bank.counts[base + RUNNING] -= 1
+    row = bank.running[lane * bank.size[SEQS_MAX] + bank.counts[base + RUNNING]]
+    give_back(bank, lane, row)
+    bank.preempted[row] += 1
+    ring_append(bank.before, bank.after, bank.after[lane], row)  # before the first is behind nobody
+    bank.counts[base + WAITING] += 1
+    bank.counts[base + STEP_PREEMPTED] += 1
+    bank.counts[base + PREEMPTIONS] += 1
+    return row
+
+
+def give_back(bank: Bank, lane: int, row: int) -> None:
+    """Free a request's blocks; what was computed of it is gone."""
+    release(bank, lane, row, bank.held[row])
+    bank.held[row] = 0
+    bank.remembered[row] = 0
+    bank.computed[row] = 0
+    bank.chunk[row] = 0

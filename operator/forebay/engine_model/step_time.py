@@ -34,18 +34,20 @@ def prompt_pairs(total_tokens: int, cached_tokens: int) -> int:
     return total_tokens * total_tokens - cached_tokens * cached_tokens
 
 
-def step_time_ps(times: StepTimes, decoding: int, context_tokens: int, prompt_tokens: int, pairs: int) -> int:
-    """Price one step.
+def step_time_ps(  # noqa: PLR0917 - a compiled rule takes plain numbers by position
+    c0_ps: int, c1_ps: int, c2_ps: int, p1_ps: int, p2_fs: int, decoding: int, context: int, prompt: int, pairs: int
+) -> int:
+    """Price one step; a plain rule on integers.
 
     Parameters
     ----------
-    times
-        The constants.
+    c0_ps, c1_ps, c2_ps, p1_ps, p2_fs
+        The constants, in the order of `StepTimes`.
     decoding
         Sequences that decode, B.
-    context_tokens
+    context
         Tokens of context of those, summed, each one's new token included.
-    prompt_tokens
+    prompt
         Prompt tokens computed in this step, n.
     pairs
         Sum of `prompt_pairs` over this step's chunks.
@@ -55,5 +57,4 @@ def step_time_ps(times: StepTimes, decoding: int, context_tokens: int, prompt_to
     int
         Picoseconds.
     """
-    decode_ps = times.c0_ps + times.c1_ps * decoding + times.c2_ps * context_tokens
-    return decode_ps + times.p1_ps * prompt_tokens + times.p2_fs * pairs // FS_PER_PS
+    return c0_ps + c1_ps * decoding + c2_ps * context + p1_ps * prompt + p2_fs * pairs // FS_PER_PS

@@ -11,8 +11,8 @@ import sys
 
 from aiohttp import web
 
+from forebay.engine_model.bank import BLOCK_TOKENS
 from forebay.engine_model.engine import Engine, EngineSettings
-from forebay.engine_model.kv_blocks import BLOCK_TOKENS
 from forebay.wire.names import ENGINE_PORT
 from forebay.wire.replica_config import ENV_CONFIG, ENV_POD_NAME, Emulation, ReplicaConfig, ReplicaConfigError
 from forebay_replica.engine_emulated.metrics import EngineMetrics

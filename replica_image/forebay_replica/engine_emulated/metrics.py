@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from forebay.engine_model.kv_blocks import BLOCK_TOKENS
+from forebay.engine_model.bank import BLOCK_TOKENS
 from forebay.engine_model.step_time import PS_PER_S
 from forebay.wire.signals import ITL_BOUNDS_MS, TTFT_BOUNDS_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forebay.engine_model.engine import Engine, StepOutcome
-    from forebay.engine_model.scheduler import Running
+    from forebay.engine_model.engine import Engine, Running, StepOutcome
     from forebay.wire.replica_config import ReplicaConfig
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

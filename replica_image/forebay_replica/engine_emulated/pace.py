@@ -17,8 +17,7 @@ from forebay.engine_model.step_time import PS_PER_MS, PS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forebay.engine_model.engine import Engine
-    from forebay.engine_model.scheduler import Running
+    from forebay.engine_model.engine import Engine, Running
     from forebay_replica.engine_emulated.ask import Ask
     from forebay_replica.engine_emulated.metrics import EngineMetrics
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.engine_model.kv_blocks import BLOCK_TOKENS, chain_hash
+from forebay.engine_model.bank import BLOCK_TOKENS
+from forebay.engine_model.kv_blocks import chain_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
