@@ -7,7 +7,7 @@ requests (Gamma or Weibull). `<model>-clients-lengths.csv.gz` has, for each clie
 A window of rate r gets round(600 r) requests at gaps from its distribution, scaled so that they fill the window: what
 the origin's own generator does. Lengths are drawn by inverse CDF, linear between quantiles, prompt and output
 independently (their correlation is not published), and a length below 1 counts as 1. A client without lengths in a
-window draws another client's for each request, by those clients' requests in that window: 37 % of m-large's requests do.
+window draws another client's for each request, by those clients' requests in that window: 37 % of m-large's do.
 """
 
 from __future__ import annotations
