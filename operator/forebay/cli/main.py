@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from forebay.cli import record
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -59,6 +61,9 @@ def _extra(command: str) -> Iterator[None]:
             raise
         extra = _EXTRA_OF[command]
         fail(f"`forebay {command}` needs the package {error.name}: pip install 'forebay[{extra}]'")
+
+
+app.add_typer(record.app, name="record")
 
 
 @app.command("run", epilog=_examples("FOREBAY_OPERATOR_NAMESPACE=forebay FOREBAY_IDENTITY=me forebay run"))
