@@ -81,11 +81,8 @@ class Hpa:
         self._behavior = behavior
         self._plain_window_ms = downscale_stabilization_ms
         both = (behavior.up, behavior.down) if behavior else ()
-        self._longest_ms = max(
-            downscale_stabilization_ms,
-            *(rules.stabilization_ms for rules in both),
-            *(policy.period_ms for rules in both for policy in rules.policies),
-        )
+        windows_ms = [downscale_stabilization_ms, *(rules.stabilization_ms for rules in both)]
+        self._longest_ms = max(windows_ms + [policy.period_ms for rules in both for policy in rules.policies])
         self._asked: list[tuple[int, int]] = []  # (when, replicas) of every sync within the longest window
         self._changed: list[tuple[int, int]] = []  # (when, replicas added or, negative, removed) by this HPA
 
