@@ -12,10 +12,18 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.progress import Progress
+
     from forebay.sim.trace import Trace
+
+_FROM_JOURNAL = "forebay record journal build/demo/journal --service chat/chat-8b -o chat.csv.gz"
+_FROM_PROMETHEUS = (
+    "forebay record prometheus http://localhost:9090 --match 'model_name=\"llama\"' --hours 24 -o llama.csv.gz"
+)
 
 app = typer.Typer(
     help="Turn what happened into a trace: arrivals, prompt and output lengths, as CSV.gz.",
+    epilog=f"\b\nExamples:\n  {_FROM_JOURNAL}\n  {_FROM_PROMETHEUS}",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -23,10 +31,7 @@ app = typer.Typer(
 _Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write, NAME.csv.gz.", show_default=False)]
 
 
-@app.command(
-    "journal",
-    epilog="\b\nExamples:\n  forebay record journal build/demo/journal --service demo/chat-8b -o chat.csv.gz",
-)
+@app.command("journal", epilog=f"\b\nExamples:\n  {_FROM_JOURNAL}")
 def record_journal(
     journal: Annotated[
         Path, typer.Argument(help="A journal file, or the folder that holds them.", exists=True, show_default=False)
@@ -46,24 +51,19 @@ def record_journal(
     own lengths and no prefixes, so the trace is smoother than life was.
     """
     with _told("journal"):
-        from rich.progress import track  # noqa: PLC0415 - as in main
-
         from forebay.report.journal import segments  # noqa: PLC0415 - as in main
         from forebay.sim.traces.journal import from_journal  # noqa: PLC0415 - as in main
 
         files = segments(journal) if journal.is_dir() else [journal]
-        recording = from_journal(track(files, "Reading the journal", transient=True), service)
+        with _progress() as progress:
+            recording = from_journal(progress.track(files, description="Reading the journal"), service)
         _write(out, recording.trace)
         typer.echo(f"From {recording.ticks:,} ticks in {len(files)} files of {recording.service}.")
         if recording.seams:
             typer.echo(f"The operator's clock changed {recording.seams} times: what came in between is not known.")
 
 
-@app.command(
-    "prometheus",
-    epilog="\b\nExamples:\n"
-    "  forebay record prometheus http://localhost:9090 --match 'model_name=\"llama\"' --hours 24 -o llama.csv.gz",
-)
+@app.command("prometheus", epilog=f"\b\nExamples:\n  {_FROM_PROMETHEUS}")
 def record_prometheus(
     url: Annotated[str, typer.Argument(help="Of the Prometheus server.", show_default=False)],
     out: _Out,
@@ -87,12 +87,11 @@ def record_prometheus(
     end = until.replace(tzinfo=UTC) if until else datetime.now(UTC)
     with _told("prometheus"):
         import numpy as np  # noqa: PLC0415 - as in main
-        from rich.progress import Progress  # noqa: PLC0415 - as in main
 
         from forebay.observe.prometheus import engine_histories  # noqa: PLC0415 - as in main
         from forebay.sim.traces.recorded import from_engines  # noqa: PLC0415 - as in main
 
-        with Progress(transient=True) as progress:
+        with _progress() as progress:
             task = progress.add_task("Asking Prometheus", total=1.0)
             histories = engine_histories(
                 url, match, end - timedelta(hours=hours), end, lambda share: progress.update(task, completed=share)
@@ -112,6 +111,14 @@ def record_prometheus(
         }
         _write(out, from_engines(match or "all engines", engines))
         typer.echo(f"From {len(engines)} engines, {hours:g} h until {end:%F %T} UTC.")
+
+
+def _progress() -> Progress:
+    from rich.console import Console  # noqa: PLC0415 - as in main
+    from rich.progress import Progress  # noqa: PLC0415 - as in main
+
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 def _write(path: Path, trace: Trace) -> None:

@@ -5,11 +5,10 @@ One module a format: how it looks, and where it comes from. `read` chooses by th
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from forebay.sim.traces import azure, burstgpt, hashed, plain, servegen
-from forebay.sim.traces.lines import Layout, Reading, TraceError, first_line, read_requests
+from forebay.sim.traces.lines import Format, Layout, Reading, TraceError, first_line, read_requests
 from forebay.sim.traces.servegen import Sampling
 
 if TYPE_CHECKING:
@@ -18,23 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Format", "Reading", "Sampling", "TraceError", "read"]
 
 
-class Format(StrEnum):
-    """The formats that can be read."""
-
-    AZURE = "azure"
-    BURSTGPT = "burstgpt"
-    MOONCAKE = "mooncake"
-    BAILIAN = "bailian"
-    SERVEGEN = "servegen"
-    PLAIN = "plain"
-
-
 _LAYOUTS: dict[Format, Layout] = {
-    Format.AZURE: azure.LAYOUT,
-    Format.BURSTGPT: burstgpt.LAYOUT,
-    Format.MOONCAKE: hashed.MOONCAKE,
-    Format.BAILIAN: hashed.BAILIAN,
-    Format.PLAIN: plain.LAYOUT,
+    layout.format: layout for layout in (azure.LAYOUT, burstgpt.LAYOUT, hashed.MOONCAKE, hashed.BAILIAN, plain.LAYOUT)
 }
 
 
@@ -53,7 +37,7 @@ def read(path: Path, file_format: Format | None = None, sampling: Sampling | Non
     Raises
     ------
     TraceError
-        For the first line that is wrong, or a format that nobody knows.
+        For a line that is wrong, or a format that nobody knows.
     OSError
         When the file cannot be opened.
     """

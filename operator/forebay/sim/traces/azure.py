@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forebay.sim.traces.lines import Layout, Rows, fields, whole_numbers
+from forebay.sim.traces.lines import Format, Layout, Rows, fields, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,4 +44,4 @@ def _times(texts: Sequence[str]) -> I64:
         raise ValueError(wrong) from error
 
 
-LAYOUT = Layout("azure", _parser, starts_at_first=True)
+LAYOUT = Layout(Format.AZURE, _parser, starts_at_first=True)

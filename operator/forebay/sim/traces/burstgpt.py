@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forebay.sim.traces.lines import Layout, Rows, fields, microseconds, real_numbers, whole_numbers
+from forebay.sim.traces.lines import Format, Layout, Rows, fields, microseconds, real_numbers, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,5 +36,5 @@ def _parser(header: str) -> Callable[[Sequence[str]], Rows]:
 
 
 LAYOUT = Layout(
-    "burstgpt", _parser, dropped_prompt="0 request tokens", dropped_output="0 response tokens: the request failed"
+    Format.BURSTGPT, _parser, dropped_prompt="0 request tokens", dropped_output="0 response tokens: the request failed"
 )

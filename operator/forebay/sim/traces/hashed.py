@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from forebay.sim.traces.lines import SECOND_US, Layout, Rows, microseconds
+from forebay.sim.traces.lines import SECOND_US, Format, Layout, Rows, microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,14 +74,14 @@ def _times(values: Sequence[Any], unit_us: int) -> I64:
     return microseconds(np.array(values, np.float64) * (unit_us / SECOND_US), "timestamp")
 
 
-def _layout(name: str, block_tokens: int, unit_us: int) -> Layout:
+def _layout(file_format: Format, block_tokens: int, unit_us: int) -> Layout:
     parse = partial(_rows, block_tokens=block_tokens, unit_us=unit_us)
 
     def parser(_first: str) -> Callable[[Sequence[str]], Rows]:
         return parse
 
-    return Layout(name, parser, has_header=False, block_tokens=block_tokens)
+    return Layout(file_format, parser, has_header=False, block_tokens=block_tokens)
 
 
-MOONCAKE = _layout("mooncake", MOONCAKE_BLOCK_TOKENS, unit_us=1000)
-BAILIAN = _layout("bailian", BAILIAN_BLOCK_TOKENS, unit_us=SECOND_US)
+MOONCAKE = _layout(Format.MOONCAKE, MOONCAKE_BLOCK_TOKENS, unit_us=1000)
+BAILIAN = _layout(Format.BAILIAN, BAILIAN_BLOCK_TOKENS, unit_us=SECOND_US)

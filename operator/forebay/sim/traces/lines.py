@@ -6,7 +6,9 @@ import csv
 import gzip
 import itertools
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from forebay.sim.trace import MAX_TOKENS, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -29,6 +31,17 @@ POINTER = "version https://git-lfs"
 MAX_DIGITS = 18  # what surely fits into int64
 MAX_SECONDS = 10**12  # 30,000 years: times stay exact in microseconds
 SECOND_US = 1_000_000
+
+
+class Format(StrEnum):
+    """The formats that can be read."""
+
+    AZURE = "azure"
+    BURSTGPT = "burstgpt"
+    MOONCAKE = "mooncake"
+    BAILIAN = "bailian"
+    SERVEGEN = "servegen"
+    PLAIN = "plain"
 
 
 class TraceError(ValueError):
@@ -55,7 +68,7 @@ class Reading:
     """A trace, and what its file held beside it."""
 
     trace: Trace
-    format: str
+    format: Format
     dropped: dict[str, int]  # why to how many requests; only formats whose own documentation says so drop any
 
 
@@ -63,7 +76,7 @@ class Reading:
 class Layout:
     """How one format's files look."""
 
-    name: str
+    format: Format
     parser: Callable[[str], Callable[[Sequence[str]], Rows]]  # from the first line to what parses a batch of lines
     has_header: bool = True
     starts_at_first: bool = False  # times are of the calendar: the first request is time 0
@@ -72,7 +85,7 @@ class Layout:
     dropped_output: str = ""
 
 
-def lines(path: Path) -> Iterator[str]:
+def lines(path: Path) -> Generator[str]:
     """Read a file's lines; gzip is seen by its first bytes.
 
     Raises
@@ -104,7 +117,8 @@ def first_line(path: Path) -> str:
     TraceError
         When there is none, or the file is only a pointer to its data.
     """
-    line = next(lines(path), "").strip()
+    with closing(lines(path)) as found:
+        line = next(found, "").strip()
     if not line:
         raise TraceError(path, 1, "empty: there is nothing to replay")
     if line.startswith(POINTER):
@@ -112,7 +126,7 @@ def first_line(path: Path) -> str:
     return line
 
 
-def parsed(path: Path, parse: Callable[[Sequence[str]], Parsed], *, skip: int) -> Iterator[tuple[int, Parsed]]:
+def parsed(path: Path, parse: Callable[[Sequence[str]], Parsed], *, skip: int) -> Generator[tuple[int, Parsed]]:
     """Parse a file after its first `skip` lines, batch by batch: (number of the batch's first line, what `parse` made).
 
     `parse` raises ValueError for what it cannot read; it is then asked line by line, so that its word on the first bad
@@ -123,19 +137,24 @@ def parsed(path: Path, parse: Callable[[Sequence[str]], Parsed], *, skip: int) -
     TraceError
         For that line.
     """
-    rest = itertools.islice(lines(path), skip, None)
     number = skip + 1
-    while batch := list(itertools.islice(rest, BATCH_LINES)):
-        try:
-            yield number, parse(batch)
-        except ValueError:
-            for place, line in enumerate(batch):
-                try:
-                    parse([line])
-                except ValueError as error:
-                    raise TraceError(path, number + place, str(error)) from error
-            raise
-        number += len(batch)
+    with closing(lines(path)) as found:
+        rest = itertools.islice(found, skip, None)
+        while batch := list(itertools.islice(rest, BATCH_LINES)):
+            yield number, _parse(path, number, batch, parse)
+            number += len(batch)
+
+
+def _parse(path: Path, number: int, batch: Sequence[str], parse: Callable[[Sequence[str]], Parsed]) -> Parsed:
+    try:
+        return parse(batch)
+    except ValueError:
+        for place, line in enumerate(batch):
+            try:
+                parse([line])
+            except ValueError as error:
+                raise TraceError(path, number + place, str(error)) from error
+        raise
 
 
 def read_requests(path: Path, layout: Layout) -> Reading:
@@ -144,27 +163,28 @@ def read_requests(path: Path, layout: Layout) -> Reading:
     Raises
     ------
     TraceError
-        For the first line that cannot be read, arrives before the line above it, or has lengths that no engine serves;
+        For a line that cannot be read, arrives before the line above it, or has lengths that no engine serves;
         for a file without requests.
     """
     parse = layout.parser(first_line(path))
     batches: list[Rows] = []
     dropped = dict.fromkeys(filter(None, (layout.dropped_prompt, layout.dropped_output)), 0)
     before_us = None if layout.starts_at_first else 0
-    for number, rows in parsed(path, parse, skip=int(layout.has_header)):
-        _check_order(path, number, rows.arrival_us, before_us)
-        before_us = int(rows.arrival_us[-1])
-        keep = np.ones(len(rows.arrival_us), np.bool_)
-        for column, why in (("prompt_tokens", layout.dropped_prompt), ("output_tokens", layout.dropped_output)):
-            _check_tokens(path, number, column, getattr(rows, column), least=0 if why else 1)
-            if why:
-                zero = keep & (getattr(rows, column) == 0)
-                dropped[why] += int(zero.sum())
-                keep &= ~zero
-        batches.append(_keep(rows, keep) if dropped else rows)
+    with closing(parsed(path, parse, skip=int(layout.has_header))) as found:
+        for number, rows in found:
+            _check_order(path, number, rows.arrival_us, before_us)
+            before_us = int(rows.arrival_us[-1])
+            keep = np.ones(len(rows.arrival_us), np.bool_)
+            for column, why in (("prompt_tokens", layout.dropped_prompt), ("output_tokens", layout.dropped_output)):
+                _check_tokens(path, number, column, getattr(rows, column), least=0 if why else 1)
+                if why:
+                    zero = keep & (getattr(rows, column) == 0)
+                    dropped[why] += int(zero.sum())
+                    keep &= ~zero
+            batches.append(_keep(rows, keep) if dropped else rows)
     if not any(len(rows.arrival_us) for rows in batches):
         raise TraceError(path, 1, "no request in it: there is nothing to replay")
-    return Reading(_trace(path, layout, batches), layout.name, {why: n for why, n in dropped.items() if n})
+    return Reading(_trace(path, layout, batches), layout.format, {why: n for why, n in dropped.items() if n})
 
 
 def _check_order(path: Path, number: int, arrival_us: I64, before_us: int | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forebay.sim.traces.lines import Layout, Rows, fields, whole_numbers
+from forebay.sim.traces.lines import Format, Layout, Rows, fields, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,4 +42,4 @@ def write(path: Path, trace: Trace) -> None:
         np.savetxt(file, columns, fmt="%d", delimiter=",")
 
 
-LAYOUT = Layout("plain", _parser)
+LAYOUT = Layout(Format.PLAIN, _parser)
