@@ -95,16 +95,15 @@ def test_a_slower_engine_than_profiled_gets_fewer_requests() -> None:
     assert changes == [(180_000, 8)]
 
 
-def test_no_traffic_leaves_one_and_a_first_length_is_needed() -> None:
-    driven = rule("dynamo-throughput", **PROFILE)
+def test_it_holds_until_a_request_has_a_length_and_leaves_one_when_none_comes() -> None:
+    driven = rule("dynamo-throughput", predictor="constant", **PROFILE)
     assert [driven.decide(sample(at, ready=3)) for at in (0, 180_000)] == [3, 3]
-    ended = drive(
-        rule("dynamo-throughput", **PROFILE),
-        lambda at, n: traffic(min(at, 360_000), n, 40, itl_ms=54) if at < 360_000 else traffic(360_000, n, 40),
-        until_ms=180_001,
-        replicas=4,
-    )
-    assert ended[0][0] == 180_000
+    first = {"arrivals_total": 9000, "prompt_tokens_total": 9000, "generation_tokens_total": 9000}
+    assert driven.decide(sample(360_000, ready=3, **first)) == 3  # none has ended, so none has a length
+    assert driven.decide(sample(540_000, ready=3, **first, finished_total=9000)) == 3
+    after = {"arrivals_total": 18_000, "prompt_tokens_total": 18_000, "generation_tokens_total": 18_000}
+    assert driven.decide(sample(720_000, ready=3, **after, finished_total=18_000)) > 0
+    assert driven.decide(sample(900_000, ready=3, **after, finished_total=18_000)) == 1
 
 
 def test_both_keep_the_floor_of_the_slow_loop_and_grow_above_it() -> None:

@@ -95,7 +95,11 @@ def test_the_chart_waits_four_minutes_both_ways() -> None:
 
 @pytest.mark.parametrize(
     ("replicas", "expected"),
-    [pytest.param(9, 10, id="one more than nine is 11 %"), pytest.param(12, 12, id="one more than twelve is 8 %")],
+    [
+        pytest.param(9, 10, id="one more than nine is 11 %"),
+        pytest.param(10, 10, id="one more than ten is the tolerance"),
+        pytest.param(12, 12, id="one more than twelve is 8 %"),
+    ],
 )
 def test_the_tolerance_of_its_hpa_ignores_one_replica_of_many(replicas: int, expected: int) -> None:
     driven = rule("llm-d-wva-v1", up_stabilization_ms=0)

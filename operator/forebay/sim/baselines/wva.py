@@ -5,8 +5,8 @@ docs/integrations/hpa-integration.md and deploy/configmap-saturation-scaling.yam
 (v1: percentages, one replica a step), internal/engines/analyzers/saturation_v2/analyzer.go and
 internal/engines/pipeline/cost_aware_optimizer.go (v2: tokens). With one variant there is nothing to choose by cost.
 
-WVA only emits a number; an HPA with AverageValue 1 follows it. Its tolerance of 10 % ignores one replica more at 11
-and above, which is what these defaults do.
+WVA only emits a number; an HPA with AverageValue 1 follows it. Its tolerance of 10 % ignores one replica more where
+there are ten, which is what these defaults do.
 """
 
 from __future__ import annotations
