@@ -25,7 +25,7 @@ FREE = Behavior(
         # "Algorithm details" of the documentation.
         pytest.param([200, 200], 0, 100, 2, 4, id="twice the target doubles the replicas"),
         pytest.param([50, 50, 50, 50], 0, 100, 4, 2, id="half the target halves them"),
-        # kubernetes/kubernetes:pkg/controller/podautoscaler/replica_calculator_test.go, v1.36.
+        # kubernetes/kubernetes:pkg/controller/podautoscaler/replica_calculator_test.go.
         pytest.param([300, 500, 700], 0, 300, 3, 5, id="TestReplicaCalcScaleUp"),
         pytest.param([500, 700], 1, 300, 3, 4, id="TestReplicaCalcScaleUpUnreadyLessScale"),
         pytest.param([400], 2, 300, 3, 3, id="TestReplicaCalcScaleUpUnreadyNoScale"),

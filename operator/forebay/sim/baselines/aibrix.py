@@ -1,4 +1,4 @@
-"""AIBrix's Application-specific Pod Autoscaler (APA), v0.6: KV use or waiting requests, with fluctuation tolerance.
+"""AIBrix's Application-specific Pod Autoscaler (APA): KV use or waiting requests, with fluctuation tolerance.
 
 aibrix.readthedocs.io, "Metric-based autoscaling" (annotations and their defaults), and of vllm-project/aibrix:
 pkg/controller/podautoscaler/algorithm/apa.go (rates and tolerances), context/context.go (defaults),
@@ -27,7 +27,7 @@ _MILLI: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AibrixSettings(Settings):
-    """Defaults of AIBrix v0.6; the KV target is that of its examples, for waiting requests they give none.
+    """Defaults of `NewBaseScalingContext`; the KV target is that of its examples, for waiting requests they give none.
 
     The metric pipeline: the controller itself reads each pod's /metrics at each tick.
     """

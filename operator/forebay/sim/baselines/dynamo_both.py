@@ -1,6 +1,6 @@
 """NVIDIA Dynamo's planner with both kinds of scaling (optimization_target sla): a floor, and a fast loop above it.
 
-docs.nvidia.com/dynamo, "Planner Design", "Scaling Decisions" and "Co-existence with Throughput-Based Scaling" (v1.5),
+docs.nvidia.com/dynamo, "Planner Design", "Scaling Decisions" and "Co-existence with Throughput-Based Scaling" (v1.x),
 and ai-dynamo/dynamo:components/src/dynamo/planner/core/load_scaling.py: one more replica where *all* engines' expected
 TTFT, or all their expected ITL, miss the SLA; one fewer where N-1 would keep KV, ITL and the queue's part of TTFT
 within 80 % of it. The expectations are the profile's with the corrections of `dynamo_throughput`, in place of

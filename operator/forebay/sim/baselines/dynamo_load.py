@@ -1,4 +1,4 @@
-"""NVIDIA Dynamo's planner, load-based with static thresholds: its default mode (v1.5, optimization_target throughput).
+"""NVIDIA Dynamo's planner, load-based with static thresholds: its default (optimization_target throughput).
 
 docs.nvidia.com/dynamo, "Planner Guide" and "Planner Design" (one replica up or down every 5 s, nothing new while the
 last change is under way), and ai-dynamo/dynamo:components/src/dynamo/planner/core/load_scaling.py (aggregated: KV of

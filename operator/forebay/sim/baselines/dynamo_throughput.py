@@ -1,7 +1,7 @@
 """NVIDIA Dynamo's planner, throughput-based: forecast the traffic, divide by what one engine can do within the SLA.
 
 docs.nvidia.com/dynamo, "SLA-based Planner" (v0.8-0.9: correction factors, ARIMA on requests, ISL and OSL, 180 s) and
-"Planner Design" (v1.5: aggregated engines), ai-dynamo/dynamo:docs/planner/sla_planner.md and
+"Planner Design" (v1.x: aggregated engines), ai-dynamo/dynamo:docs/planner/sla_planner.md and
 components/src/dynamo/planner/core/throughput_scaling.py (`_throughput_agg`).
 
 What one engine can do comes from profiling before deployment. Here the profile is the step-time prior of the service

@@ -24,10 +24,10 @@ _BUSY_MILLI: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HpaCpuSettings(Settings):
-    """Defaults of Kubernetes 1.36: flags of kube-controller-manager; 70 % as in benchmark.md.
+    """Defaults of kube-controller-manager's flags; 70 % is the benchmark's choice, as Kubernetes has no default.
 
-    The metric pipeline: metrics-server asks each kubelet every 15 s (--metric-resolution in its manifest, v0.8: 7.5 s
-    in the mean), cAdvisor reads cgroups every 10 s (5 s), and the rate is that of the middle of 15 s (7.5 s).
+    The metric pipeline: metrics-server asks each kubelet every 15 s (--metric-resolution in its manifest: 7.5 s in the
+    mean), cAdvisor reads cgroups every 10 s (5 s), and the rate is that of the middle of 15 s (7.5 s).
     """
 
     delay_ms: int = 20_000

@@ -2,7 +2,7 @@
 
 Two loops share spec.replicas. The HPA syncs every 15 s on the external metric and knows 1..max. KEDA's own loop polls
 every 30 s and knows only zero and not zero: kedacore/keda:pkg/scaling/executor/scale_scaledobjects.go, and
-keda.sh/docs/2.21, "ScaledObject specification" (pollingInterval, cooldownPeriod, minReplicaCount) and "Prometheus"
+keda.sh/docs, "ScaledObject specification" (pollingInterval, cooldownPeriod, minReplicaCount) and "Prometheus"
 (threshold as AverageValue, activationThreshold 0, ignoreNullValues true: a series that is gone reads as zero).
 """
 
@@ -29,7 +29,7 @@ SYNC_MS_BY_OBJECTS: Final = {1: hpa.SYNC_MS, 1000: 55_000, 2000: 90_000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KedaSettings(Settings):
-    """Defaults of KEDA 2.21, and its HPA's of Kubernetes 1.36; the threshold of benchmark.md.
+    """Defaults of a ScaledObject and of its HPA; the threshold is the benchmark's choice, as KEDA has no default.
 
     The metric pipeline: Prometheus scrapes every 15 s and the HPA's sync queries it through KEDA without a cache.
     Both loops have one period and keep their phase, so the age is nearly the same at every sync; 1.5 s is what the

@@ -1,4 +1,4 @@
-"""Knative's autoscaler (KPA), Serving 1.19: concurrency over a stable and a panic window.
+"""Knative's autoscaler (KPA): concurrency over a stable and a panic window.
 
 knative.dev/docs/serving/autoscaling ("Concurrency", "Scale to zero", "KPA-specific": targets and windows),
 knative/serving:pkg/autoscaler/scaling/autoscaler.go (rates, panic) and pkg/reconciler/autoscaling/kpa/scaler.go

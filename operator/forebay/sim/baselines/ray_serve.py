@@ -1,4 +1,4 @@
-"""Ray Serve 2.50's default policy: ongoing requests by a target for each replica, with wall-clock delays.
+"""Ray Serve's default policy: ongoing requests by a target for each replica, with wall-clock delays.
 
 docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html and
 ray-project/ray:python/ray/serve/autoscaling_policy.py (error ratio, cold start, delays, 1 before 0),

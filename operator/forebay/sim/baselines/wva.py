@@ -1,7 +1,7 @@
-"""llm-d's Workload Variant Autoscaler v0.9, both analyzers, through the HPA that its chart makes.
+"""llm-d's Workload Variant Autoscaler, both analyzers, through the HPA that its chart makes.
 
 llm-d.ai/docs, "Workload Variant Autoscaling", and of llm-d/llm-d-workload-variant-autoscaler:
-docs/integrations/hpa-integration.md and deploy/configmap-saturation-scaling.yaml (defaults), internal/saturation
+docs/integrations/hpa-integration.md and deploy/configmap-saturation-scaling.yaml (defaults), internal/capacity
 (v1: percentages, one replica a step), internal/engines/analyzers/saturation_v2/analyzer.go and
 internal/engines/pipeline/cost_aware_optimizer.go (v2: tokens). With one variant there is nothing to choose by cost.
 
