@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from forebay.core import learning, step_times
-from forebay.core.units import MILLI, known
+from forebay.core.units import MILLI, clamp, known
 
 if TYPE_CHECKING:
     from forebay.core.fleet import FleetSpec
@@ -80,8 +80,8 @@ def capacity_of_one(fleet: FleetSpec, learned: Learned, usual: Usual, seen: Sigh
     full_us = usual.answer_tokens * steps.at_us(slots) // slots
     left_us = itl_us * full_us // np.maximum(full_us + prefill_us, 1)
     judged = modelled & feasible
-    best = np.where(judged, np.clip(steps.largest_batch(left_us), 1, slots), slots)
-    keep = np.where(judged, np.clip(steps.largest_batch(left_us * KEEP_MILLI // MILLI), 1, best), best)
+    best = np.where(judged, clamp(steps.largest_batch(left_us), 1, slots), slots)
+    keep = np.where(judged, clamp(steps.largest_batch(left_us * KEEP_MILLI // MILLI), 1, best), best)
     step_us = steps.at_us(best)
     answer_us = np.minimum(usual.answer_tokens * (step_us * _NS_PER_US // best) // _NS_PER_US, _LONG)
     spare_us = ttft_us - prefill_us - step_us

@@ -15,7 +15,7 @@ import numpy as np
 from forebay.core.capacity import KEEP_MILLI
 from forebay.core.reasons import Reason
 from forebay.core.stages import Verdict
-from forebay.core.units import MILLI, UNKNOWN, ceil_div, known, or_else
+from forebay.core.units import MILLI, UNKNOWN, ceil_div, known, last_that_applies, or_else
 
 if TYPE_CHECKING:
     from forebay.core.memory import Timers
@@ -150,14 +150,12 @@ def _reason(facts: Facts, before: Verdict, serving: I64, suffices: I64, idle: Bo
     """Say why more are kept than are needed, or why some go; the last that applies is told."""
     seen, timers, last = facts.seen, facts.timers, facts.last_serving
     kept = serving > before.serving
-    reason = np.full_like(serving, Reason.NONE)
-    for applies, told in (
+    return last_that_applies(
+        np.full_like(serving, int(Reason.NONE)),
         (kept, Reason.SHRINK_WAITS),
         (kept & (suffices >= serving), Reason.SHRINK_WOULD_MISS_SLO),
         (kept & known(timers.regret_until_ms) & (timers.regret_replicas >= serving), Reason.SHRINK_WAS_REGRETTED),
         (kept & ~seen.may_fall, seen.reason),
         (serving < last, Reason.SHRINK),
         ((serving < last) & idle & (serving == 0), Reason.IDLE),
-    ):
-        reason = np.where(applies, told, reason)
-    return reason
+    )

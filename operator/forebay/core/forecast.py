@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, isqrt, known, or_else
+from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, clamp, isqrt, known, or_else
 from forebay.core.windows import STABLE_SECONDS, sum_since, window_sum
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
     against = _AGAINST * expected * min(seen.elapsed_ms, STABLE_SECONDS * SECOND_MS) // SECOND_MS
     evidence = (for_it - against) * MILLI // dispersion_milli
     settled = seen.now_ms - timers.since_ms >= WINDOW_LEAST_MS
-    chart = np.where(settled, np.clip(timers.chart + evidence, 0, ALARM_MILLINATS), 0)
+    chart = np.where(settled, clamp(timers.chart + evidence, 0, ALARM_MILLINATS), 0)
     second = seen.now_ms // SECOND_MS
     began_s = np.where(timers.chart > 0, timers.chart_since_s, second)
     alarm = chart >= ALARM_MILLINATS
@@ -86,8 +86,8 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
     # After a stable window the burst is what the stable mean says.
     lasting = second - or_else(burst_s, 0) < STABLE_SECONDS
     burst_s = np.where(known(burst_s) & lasting, burst_s, UNKNOWN)
-    anything = ring.arrivals + ring.entered + ring.arrival_prompt_tokens + ring.entered_prompt_tokens
-    moving = window_sum(anything, seen.now_ms, STABLE_SECONDS) + seen.occupied > 0
+    traffic = (ring.arrivals, ring.entered, ring.arrival_prompt_tokens, ring.entered_prompt_tokens)
+    moving = seen.occupied + sum(window_sum(column, seen.now_ms, STABLE_SECONDS) for column in traffic) > 0
     return replace(
         timers,
         chart=np.where(alarm, 0, chart),
@@ -117,16 +117,13 @@ def measure(ring: Ring, timers: Timers, usual: Usual, seen: Sight) -> tuple[Time
     tuple
         The timers with what the next look is expected to bring, and the rates.
     """
-    now_ms, stable_ms = seen.now_ms, _stable_ms(timers, seen.now_ms)
+    now_ms, stable_ms, gateways_tell = seen.now_ms, _stable_ms(timers, seen.now_ms), seen.gateways_tell
     burst = known(timers.burst_since_s)
-    full = stable_ms >= (STABLE_SECONDS - 1) * SECOND_MS
-    arrivals = np.where(seen.gateways_tell, ring.arrivals, np.maximum(ring.arrivals, ring.entered))
-    rising = np.where(full & ~burst, _trend(arrivals, usual, now_ms), 0)
     second = now_ms // SECOND_MS
     since_s = np.minimum(np.where(burst, timers.burst_since_s, second), second - BURST_LEAST_SECONDS)
 
     def either(of_gateways: I64, of_engines: I64) -> I64:
-        return np.where(seen.gateways_tell, of_gateways, np.maximum(of_gateways, of_engines))
+        return np.where(gateways_tell, of_gateways, np.maximum(of_gateways, of_engines))
 
     def stable(of_gateways: I64, of_engines: I64, added: I64) -> I64:
         counts = (window_sum(column, now_ms, STABLE_SECONDS) for column in (of_gateways, of_engines))
@@ -138,6 +135,8 @@ def measure(ring: Ring, timers: Timers, usual: Usual, seen: Sight) -> tuple[Time
     def burst_rate(count: I64) -> I64:
         return np.where(burst, _rate_milli(count, now_ms - since_s * SECOND_MS), 0)
 
+    full = stable_ms >= (STABLE_SECONDS - 1) * SECOND_MS
+    rising = np.where(full & ~burst, _trend(either(ring.arrivals, ring.entered), usual, now_ms), 0)
     stable_milli = stable(ring.arrivals, ring.entered, rising)
     count = in_burst(ring.arrivals, ring.entered)
     # Of n requests, chance may have brought s * sqrt(dispersion * n): the share is s * sqrt(dispersion / n).
@@ -164,7 +163,7 @@ def _stable_ms(timers: Timers, now_ms: int) -> I64:
     """Return the time that the stable window speaks of: what traffic has lasted, within ten seconds and a minute."""
     lasted_ms = now_ms - or_else(timers.traffic_since_ms, now_ms)
     full_ms = (STABLE_SECONDS - 1) * SECOND_MS + now_ms % SECOND_MS
-    return np.clip(lasted_ms, WINDOW_LEAST_MS, full_ms)
+    return clamp(lasted_ms, WINDOW_LEAST_MS, full_ms)
 
 
 def _rate_milli(count: I64, time_ms: I64) -> I64:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from forebay.core.units import ceil_div, clamp
+
 if TYPE_CHECKING:
     from forebay.core.units import I64, Bool
 
@@ -28,10 +30,12 @@ def add(counts: I64, where: Bool, bins: I64, limit: int) -> I64:
     limit
         Sum above which a row is halved.
     """
-    added = counts.copy()
     rows = np.flatnonzero(where)
-    added[rows, np.clip(bins[rows], 0, counts.shape[1] - 1)] += 1
-    full = added.sum(axis=1) > limit
+    if not len(rows):
+        return counts
+    added = counts.copy()
+    added[rows, clamp(bins[rows], 0, counts.shape[1] - 1)] += 1
+    full = rows[added[rows].sum(axis=1) > limit]
     added[full] //= 2
     return added
 
@@ -39,6 +43,6 @@ def add(counts: I64, where: Bool, bins: I64, limit: int) -> I64:
 def quantile(counts: I64, permille: I64 | int) -> I64:
     """Return the first bin below or at which `permille` thousandths of each row lie; the first bin for an empty row."""
     below = np.cumsum(counts, axis=1)
-    wanted = below[:, -1] * permille
-    first: I64 = np.argmax(below * 1000 >= wanted[:, None], axis=1)
+    wanted = ceil_div(below[:, -1] * permille, 1000)
+    first: I64 = np.argmax(below >= wanted[:, None], axis=1)
     return first

@@ -13,7 +13,7 @@ import numpy as np
 
 from forebay.core import forecast, histogram, step_times
 from forebay.core.memory import LEAD_BINS, RING_SECONDS, SCALE_BINS
-from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, known, or_else, segment_sum
+from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, clamp, known, or_else, segment_sum
 
 if TYPE_CHECKING:
     from forebay.core.fleet import FleetSpec
@@ -63,23 +63,25 @@ class Usual:
     dispersion_milli: I64  # variance of arrivals over their mean; 1000 for Poisson traffic, never below
     lead_cold_ms: I64
     lead_promote_ms: I64
+    decode_scale_milli: I64  # how much longer than the prior decode takes, pessimistically
+    prefill_scale_milli: I64
 
 
 def what_is_usual(fleet: FleetSpec, learned: Learned) -> Usual:
     """Read the means and quantiles that the stages need."""
     return Usual(
-        prompt_tokens=np.clip(learned.prompt_tokens // np.maximum(learned.prompts, 1), 1, LENGTH_MAX),
-        answer_tokens=np.clip(2 * learned.answer_tokens // np.maximum(learned.answers_twice, 1), 1, LENGTH_MAX),
-        hit_milli=np.clip(
-            MILLI * learned.prefix_hit_tokens // np.maximum(learned.prefix_query_tokens, 1), 0, MILLI - 1
-        ),
-        dispersion_milli=np.clip(
+        prompt_tokens=clamp(learned.prompt_tokens // np.maximum(learned.prompts, 1), 1, LENGTH_MAX),
+        answer_tokens=clamp(2 * learned.answer_tokens // np.maximum(learned.answers_twice, 1), 1, LENGTH_MAX),
+        hit_milli=clamp(MILLI * learned.prefix_hit_tokens // np.maximum(learned.prefix_query_tokens, 1), 0, MILLI - 1),
+        dispersion_milli=clamp(
             MILLI * learned.arrivals_square_error // np.maximum(learned.arrivals_expected, 1),
             MILLI,
             _DISPERSION_MAX_MILLI,
         ),
         lead_cold_ms=_lead_ms(learned.lead_cold, fleet.lead_cold_ms),
         lead_promote_ms=_lead_ms(learned.lead_promote, fleet.lead_promote_ms),
+        decode_scale_milli=decode_scale_milli(learned),
+        prefill_scale_milli=prefill_scale_milli(learned),
     )
 
 
@@ -113,8 +115,8 @@ def learn(
     timers
         For when a promotion was decided.
     """
-    decode_milli, decode_seen = _decode_sample(fleet, learned, usual, snapshot, change)
-    prefill_milli, prefill_seen = _prefill_sample(fleet, learned, usual, snapshot, change)
+    decode_milli, decode_seen = _decode_sample(fleet, usual, snapshot, change)
+    prefill_milli, prefill_seen = _prefill_sample(fleet, usual, snapshot, change)
     service, services = snapshot.replicas.service, len(fleet.services)
     cold_ms, cold_seen = _slowest(change.started, snapshot.replicas.since_created_ms, service, services)
     raised_ms = timers.raised_ms[service]
@@ -150,20 +152,18 @@ def learn_rise(learned: Learned, ended: Bool, rise: I64) -> Learned:
     return replace(learned, rise=histogram.add(learned.rise, ended, rise, _RISE_LIMIT))
 
 
-def _decode_sample(
-    fleet: FleetSpec, learned: Learned, usual: Usual, snapshot: Snapshot, change: ReplicaChange
-) -> tuple[I64, Bool]:
+def _decode_sample(fleet: FleetSpec, usual: Usual, snapshot: Snapshot, change: ReplicaChange) -> tuple[I64, Bool]:
     """Compare the gaps between tokens with what the prior says of the batches that made them."""
     rows = snapshot.replicas
     service, services = rows.service, len(fleet.services)
     usable = known(change.running_before) & known(rows.requests_running) & (change.elapsed_ms > 0)
     running = np.where(usable, rows.requests_running, 0)
-    batch = np.clip((running + np.where(usable, change.running_before, 0) + 1) // 2, 1, 10**5)
+    batch = clamp((running + np.where(usable, change.running_before, 0) + 1) // 2, 1, 10**5)
     context = (usual.prompt_tokens + usual.answer_tokens // 2)[service]
     measured = usable & known(rows.kv_tokens_used) & (running > 0)
     context = np.where(measured, rows.kv_tokens_used // np.maximum(running, 1), context)
-    step_us = step_times.decode_step(fleet, service, MILLI, np.clip(context, 1, LENGTH_MAX)).at_us(batch)
-    busy_us = _prefill_of(fleet, service, prefill_scale_milli(learned)[service], change)
+    step_us = step_times.decode_step(fleet, service, MILLI, clamp(context, 1, LENGTH_MAX)).at_us(batch)
+    busy_us = _prefill_of(fleet, service, usual.prefill_scale_milli[service], change)
     # A second full of prefill stretches the gaps without bound; beyond fourfold nothing can be told apart.
     elapsed_us = change.elapsed_ms * 1000
     left_us = np.maximum(elapsed_us - busy_us, elapsed_us // 4 + 1)
@@ -176,9 +176,7 @@ def _decode_sample(
     )
 
 
-def _prefill_sample(
-    fleet: FleetSpec, learned: Learned, usual: Usual, snapshot: Snapshot, change: ReplicaChange
-) -> tuple[I64, Bool]:
+def _prefill_sample(fleet: FleetSpec, usual: Usual, snapshot: Snapshot, change: ReplicaChange) -> tuple[I64, Bool]:
     """Compare the time to first token with the prior, where nothing queued and the prompt outweighs the step."""
     rows = snapshot.replicas
     service, services = rows.service, len(fleet.services)
@@ -186,8 +184,8 @@ def _prefill_sample(
     quiet &= known(change.running_before) & known(rows.requests_running)
     model_us = _prefill_of(fleet, service, MILLI, change)
     context = (usual.prompt_tokens + usual.answer_tokens // 2)[service]
-    step = step_times.decode_step(fleet, service, decode_scale_milli(learned)[service], context)
-    batch = np.clip(np.where(quiet, rows.requests_running, 0), 1, 10**5)
+    step = step_times.decode_step(fleet, service, usual.decode_scale_milli[service], context)
+    batch = clamp(np.where(quiet, rows.requests_running, 0), 1, 10**5)
     others_us = step.at_us(batch) * np.minimum(change.ttft_count, 10**6)
     quiet &= model_us > others_us
     return _ratio(
@@ -201,15 +199,15 @@ def _prefill_sample(
 def _prefill_of(fleet: FleetSpec, row: I64, scale: I64 | int, change: ReplicaChange) -> I64:
     """Return the time that the prompts of each replica take to prefill, as a model with this scale has it."""
     hit = MILLI * change.prefix_hit_tokens // np.maximum(change.prefix_query_tokens, 1)
-    prompts = np.clip(change.ttft_count, 1, 10**6)
-    each = np.clip(change.prompt_tokens // prompts, 0, LENGTH_MAX)
-    return step_times.prefill_us(fleet, row, scale, each, np.clip(hit, 0, MILLI)) * prompts
+    prompts = clamp(change.ttft_count, 1, 10**6)
+    each = clamp(change.prompt_tokens // prompts, 0, LENGTH_MAX)
+    return step_times.prefill_us(fleet, row, scale, each, clamp(hit, 0, MILLI)) * prompts
 
 
 def _ratio(observed_us: I64, expected_us: I64, service: I64, services: int) -> tuple[I64, Bool]:
     """Divide the sums of each service, in thousandths; the second value says where there was anything to divide."""
-    observed = segment_sum(np.clip(observed_us, 0, 10**14), service, services)
-    expected = segment_sum(np.clip(expected_us, 0, 10**14), service, services)
+    observed = segment_sum(clamp(observed_us, 0, 10**14), service, services)
+    expected = segment_sum(clamp(expected_us, 0, 10**14), service, services)
     seen = (observed > 0) & (expected > 0)
     return observed * MILLI // np.maximum(expected, 1), seen
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from forebay.core.reasons import Reason
-from forebay.core.units import MILLI, ceil_div, isqrt
+from forebay.core.units import MILLI, ceil_div, clamp, isqrt, last_that_applies
 
 if TYPE_CHECKING:
     from forebay.core.capacity import Capacity
@@ -63,7 +63,7 @@ def need_of(rates: Rates, capacity: Capacity, usual: Usual) -> Need:
     batch = capacity.batch_best
     occupied = rates.running_stable_milli // batch
     # Without a model a burst fills the batches as much faster as it arrives.
-    ratio_milli = np.clip(rates.burst_milli * MILLI // np.maximum(rates.stable_milli, 1), 0, 10 * MILLI)
+    ratio_milli = clamp(rates.burst_milli * MILLI // np.maximum(rates.stable_milli, 1), 0, 10 * MILLI)
     by_batch = np.where(capacity.modelled, 0, occupied * ratio_milli // MILLI)
     stable = np.maximum(_by_time(prefill, decode, capacity.prefill_share_milli), occupied)
     burst = np.maximum(_by_time(burst_prefill, burst_decode, capacity.prefill_share_milli), by_batch)
@@ -118,13 +118,12 @@ def _by_time(prefill_milli: I64, decode_milli: I64, prefill_share_milli: I64) ->
 
 def _reason(milli: I64, prefill: I64, decode: I64, rates: Rates, capacity: Capacity) -> I64:
     """Say which currency decides; the last that applies is told."""
-    reason = np.where(prefill > decode, Reason.PREFILL_DEMAND, Reason.DECODE_DEMAND).astype(np.int64)
-    for applies, told in (
+    return last_that_applies(
+        np.full_like(milli, int(Reason.DECODE_DEMAND)),
+        (prefill > decode, Reason.PREFILL_DEMAND),
         (ceil_div(prefill * MILLI, capacity.prefill_share_milli) > prefill + decode, Reason.TTFT_QUEUEING),
         (milli > _by_time(prefill, decode, capacity.prefill_share_milli), Reason.BATCH_OCCUPANCY),
         (rates.burst, Reason.BURST_DETECTED),
         (milli == 0, Reason.NO_DEMAND),
         (~capacity.feasible & (milli > 0), Reason.SLO_INFEASIBLE),
-    ):
-        reason = np.where(applies, told, reason)
-    return reason
+    )

@@ -14,7 +14,7 @@ import numpy as np
 from forebay.core.reasons import Reason
 from forebay.core.snapshot import State
 from forebay.core.stages import Verdict, holds
-from forebay.core.units import MILLI, UNKNOWN, known, or_else, segment_sum
+from forebay.core.units import MILLI, UNKNOWN, clamp, known, last_that_applies, or_else, segment_sum
 
 if TYPE_CHECKING:
     from forebay.core.memory import Timers
@@ -37,7 +37,7 @@ def withdraw(timers: Timers, seen: Sight) -> Timers:
     # Twice the last pause without a refusal: there is room again, and the next refusal starts from the beginning.
     since_ms = seen.now_ms - or_else(timers.retry_ms, seen.now_ms)
     calm = (seen.withdrawn == 0) & (since_ms >= 2 * timers.backoff_ms)
-    longer = np.clip(2 * timers.backoff_ms, BACKOFF_LEAST_MS, BACKOFF_MOST_MS)
+    longer = clamp(2 * timers.backoff_ms, BACKOFF_LEAST_MS, BACKOFF_MOST_MS)
     backoff_ms = np.where(again, longer, np.where(calm, 0, timers.backoff_ms))
     retry_ms = np.where(again, seen.now_ms + backoff_ms, np.where(calm, UNKNOWN, timers.retry_ms))
     return replace(timers, backoff_ms=backoff_ms, retry_ms=retry_ms)
@@ -58,12 +58,13 @@ def gpu_budget(facts: Facts, before: Verdict, snapshot: Snapshot) -> Verdict:
     more_warm = total - kept - np.maximum(before.serving - kept, 0)
     more_warm = np.where(stuck, np.minimum(more_warm, np.maximum(present - kept, 0)), more_warm)
     available = _available(fleet.gpus_max, snapshot)
-    untouchable = segment_sum(np.where(hold, kept * fleet.gpus_per_replica, 0), pool, len(available))
-    asks = np.stack([np.where(hold, 0, kept), more_serving, more_warm])
-    granted = _allocate(facts, asks, pool, np.maximum(available - untouchable, 0))
-    granted[0] += np.where(hold, kept, 0)
-    serving = np.minimum(before.serving, granted[0] + granted[1])
-    warm = np.minimum(before.warm, granted.sum(axis=0) - serving)
+    untouchable = np.where(hold, kept, 0)
+    left = available - segment_sum(untouchable * fleet.gpus_per_replica, pool, len(available))
+    asks = np.stack([kept - untouchable, more_serving, more_warm])
+    kept, more_serving, more_warm = _allocate(facts, asks, pool, np.maximum(left, 0))
+    granted = untouchable + kept + more_serving
+    serving = np.minimum(before.serving, granted)
+    warm = np.minimum(before.warm, granted + more_warm - serving)
     short = serving + warm < total
     reason = np.where(short, Reason.GPU_CAPACITY, Reason.NONE)
     reason = np.where(short & ~readable, Reason.GPU_NODES_UNREADABLE, reason)
@@ -109,16 +110,17 @@ def victims(snapshot: Snapshot, facts: Facts, verdict: Verdict) -> tuple[str, ..
     surplus = (count(present) > verdict.serving + verdict.warm) | (count(rows.state == State.SERVING) > verdict.serving)
     surplus |= count(rows.outdated & present) > 0
     may_go = present & (rows.failed | seen.suspect_rows | (surplus & ~holds(facts))[rows.service])
-    kind = np.full(len(rows.uid), 6)
-    for place, applies in (
-        (5, rows.state == State.WARM),
-        (4, rows.outdated),
-        (_UNREADY, ~rows.ready),
-        (2, seen.withdrawn_rows),
-        (1, seen.suspect_rows),
-        (0, rows.failed),
-    ):
-        kind = np.where(applies, place, kind)
+    if not may_go.any():
+        return ()
+    kind = last_that_applies(
+        np.full(len(rows.uid), 6),
+        (rows.state == State.WARM, 5),
+        (rows.outdated, 4),
+        (~rows.ready, _UNREADY),
+        (seen.withdrawn_rows, 2),
+        (seen.suspect_rows, 1),
+        (rows.failed, 0),
+    )
     read = seen.fresh_rows
     work = np.where(read, or_else(rows.requests_running, 0) + or_else(rows.requests_waiting, 0), _UNBOUNDED)
     cost = np.where(kind == _UNREADY, or_else(rows.since_created_ms, 0), work)
@@ -131,7 +133,7 @@ def _available(gpus_max: I64, snapshot: Snapshot) -> I64:
     allowed = or_else(gpus_max, _UNBOUNDED)
     read = known(snapshot.gpus_allocatable) & known(snapshot.gpus_foreign)
     offered = or_else(snapshot.gpus_allocatable, 0) - or_else(snapshot.gpus_foreign, 0)
-    return np.append(np.where(read, np.clip(offered, 0, allowed), allowed), [_UNBOUNDED])
+    return np.append(np.where(read, clamp(offered, 0, allowed), allowed), [_UNBOUNDED])
 
 
 def _allocate(facts: Facts, asks: I64, pool: I64, available: I64) -> I64:
@@ -141,6 +143,10 @@ def _allocate(facts: Facts, asks: I64, pool: I64, available: I64) -> I64:
     """
     fleet = facts.fleet
     tiers, services = asks.shape
+    # What fits as a whole fits in any order.
+    asked = segment_sum(asks.sum(axis=0) * fleet.gpus_per_replica, pool, len(available))
+    if (asked <= available).all():
+        return asks
     share = MILLI * facts.seen.present // np.maximum(asks.sum(axis=0), 1)
     tier = np.repeat(np.arange(tiers), services)
     owner = np.tile(np.arange(services), tiers)
@@ -149,7 +155,7 @@ def _allocate(facts: Facts, asks: I64, pool: I64, available: I64) -> I64:
     gpus = asks.ravel()[order] * each
     before = np.cumsum(gpus) - gpus
     before -= before[np.searchsorted(home, home)] if len(home) else 0
-    fits = np.clip(available[home] - before, 0, gpus)
+    fits = clamp(available[home] - before, 0, gpus)
     granted = np.zeros(tiers * services, np.int64)
     granted[order] = np.where(each > 0, fits // np.maximum(each, 1), asks.ravel()[order])
     return granted.reshape(tiers, services)

@@ -18,7 +18,7 @@ import numpy as np
 
 from forebay.core.reasons import Reason
 from forebay.core.snapshot import State
-from forebay.core.units import UNKNOWN, ceil_div, known, or_else, segment_sum
+from forebay.core.units import UNKNOWN, ceil_div, clamp, known, last_that_applies, or_else, segment_sum
 from forebay.core.windows import STABLE_SECONDS, is_fresh
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def _permissions(counts: dict[str, I64], unready: I64, expected: int, settled: B
     may_rise = (fresh > 0) | (gateways > 0)
     gateways_all = (gateways >= expected) if expected > 0 else (serving > 0)
     may_fall = settled & (fresh == serving) & (unready == 0) & gateways_all
-    reason = np.full_like(serving, Reason.METRICS_FRESH)
-    for applies, told in (
+    reason = last_that_applies(
+        np.full_like(serving, int(Reason.METRICS_FRESH)),
         (~settled, Reason.SETTLING),
         (unready > 0, Reason.REPLICAS_UNREADY),
         (~gateways_all, Reason.GATEWAY_STALE),
@@ -161,8 +161,7 @@ def _permissions(counts: dict[str, I64], unready: I64, expected: int, settled: B
         ((fresh == 0) & (serving > 0), Reason.GATEWAY_DEMAND_ONLY),
         (~may_rise, Reason.METRICS_STALE),
         (~may_rise & (serving == 0), Reason.NOTHING_SERVES),
-    ):
-        reason = np.where(applies, told, reason)
+    )
     return may_rise, may_fall, reason
 
 
@@ -173,7 +172,7 @@ def _engine_load(rows: ReplicaRows, read: Bool, all_rows: Bool, services: int) -
     divisor = np.maximum(readers, 1)
 
     def stretched(column: I64, largest: int) -> I64:
-        value = np.where(read & known(column), np.clip(column, 0, largest), 0)
+        value = np.where(read & known(column), clamp(column, 0, largest), 0)
         return ceil_div(segment_sum(value, rows.service, services) * everyone, divisor)
 
     def known_to_all(column: I64) -> Bool:
@@ -197,7 +196,7 @@ def _held(gateways: GatewayRows, fresh: Bool, services: int) -> dict[str, I64]:
     """Sum what gateways hold; those that do not answer add nothing, which is why nothing may fall meanwhile."""
 
     def capped(column: I64, largest: int) -> I64:
-        return np.where(fresh, np.clip(or_else(column, 0), 0, largest), 0)
+        return np.where(fresh, clamp(or_else(column, 0), 0, largest), 0)
 
     oldest = np.zeros(services, np.int64)
     np.maximum.at(oldest, gateways.service, capped(gateways.held_oldest_ms, TOKENS_MAX))

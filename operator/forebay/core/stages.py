@@ -15,7 +15,7 @@ from forebay.core.decision import Decisions
 from forebay.core.fleet import Mode
 from forebay.core.need import replicas_for
 from forebay.core.reasons import Reason
-from forebay.core.units import MILLI, ceil_div
+from forebay.core.units import MILLI, ceil_div, clamp
 
 if TYPE_CHECKING:
     from forebay.core.capacity import Capacity
@@ -207,9 +207,9 @@ def bounds(facts: Facts, before: Verdict) -> Verdict:
     fleet, seen = facts.fleet, facts.seen
     least = np.where(fleet.batch_class, fleet.replicas_min, np.maximum(fleet.replicas_min, 1))
     most = np.maximum(fleet.replicas_max, least)
-    serving = np.clip(before.serving, least, most)
+    serving = clamp(before.serving, least, most)
     # What the floor lifts was asked for already, as part of the pool.
-    warm = np.clip(before.serving + before.warm - serving, 0, most - serving)
+    warm = clamp(before.serving + before.warm - serving, 0, most - serving)
     reason = np.where(serving > before.serving, Reason.MIN_REPLICAS, Reason.NONE)
     reason = np.where(serving < before.serving, Reason.MAX_REPLICAS, reason)
     there = np.minimum(facts.last_serving, seen.present)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +34,33 @@ def ceil_div(dividend: I64, divisor: I64 | int) -> I64:
     return -(-dividend // divisor)
 
 
-def isqrt(column: I64) -> I64:
-    """Return the floor of the square root of each row, exactly; rows must lie in [0, 2^62].
+def clamp(column: I64, least: I64 | int, most: I64 | int) -> I64:
+    """Return `np.clip`, which spends four times as long on the types of its bounds as on a fleet of one service."""
+    return np.minimum(np.maximum(column, least), most)
 
-    Newton's iteration from above, from a power of two that no root exceeds. It halves at most once a bit and then
-    doubles its right digits, so five rounds more than bits reach every root; where one is reached it stays.
-    """
-    bits = (int(column.max(initial=0)).bit_length() + 1) // 2
-    root = np.full_like(column, 1 << bits)
-    for _ in range(bits + 5):
-        root = np.minimum(root, (root + column // np.maximum(root, 1)) // 2)
-    return root
+
+# From a power of two between the root and its double, each round of Newton's iteration more than doubles the right
+# digits: off by less than 1, 1/4, 1/40, 1/3000, 10^-7, 10^-14 and 10^-29 of the root. A root of 31 bits needs 10^-19
+# to be told from the next one.
+_ISQRT_ROUNDS: Final = 6
+_POWERS_OF_FOUR: Final = 4 ** np.arange(31)
+
+
+def isqrt(column: I64) -> I64:
+    """Return the floor of the square root of each row, exactly; rows must lie in [0, 2^62]."""
+    positive = np.maximum(column, 1)
+    root: I64 = 1 << np.searchsorted(_POWERS_OF_FOUR, positive)
+    for _ in range(_ISQRT_ROUNDS):
+        root = np.minimum(root, (root + positive // root) // 2)
+    return np.minimum(root, column)
+
+
+def last_that_applies(column: I64, *cases: tuple[Bool, I64 | int]) -> I64:
+    """Return for each row the value of the last case that applies to it, and the column's own where none does."""
+    for applies, value in cases:
+        # An enum's member as it is costs numpy three times as long as its number.
+        column = np.where(applies, value if isinstance(value, np.ndarray) else int(value), column)
+    return column
 
 
 def segment_sum(column: I64, segment: I64, segments: int) -> I64:

@@ -16,7 +16,7 @@ from forebay.core import histogram
 from forebay.core.need import replicas_for
 from forebay.core.reasons import Reason
 from forebay.core.stages import Verdict
-from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, ceil_div, known, or_else
+from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, ceil_div, clamp, known, last_that_applies, or_else
 from forebay.core.windows import STABLE_SECONDS
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def learn_base(learned: Learned, timers: Timers, facts: Facts) -> tuple[Learned,
     above = (stable > 2 * base) & (base > 0)
     above_ms = np.where(above, or_else(timers.above_base_since_ms, now_ms), UNKNOWN)
     burst = above & (now_ms - or_else(above_ms, now_ms) < _BURST_LONGEST_MS)
-    slow_ms = np.clip(age_ms, _BASE_LEAST_MS, _BASE_RISE_MS)
+    slow_ms = clamp(age_ms, _BASE_LEAST_MS, _BASE_RISE_MS)
     memory_ms = np.where(2 * stable < base, np.minimum(slow_ms, _BASE_FALL_MS), slow_ms)
     followed = base + (stable - base) * np.minimum(elapsed_ms, memory_ms) // memory_ms
     # The first traffic is the base at once, when it has lasted long enough to be a rate; so is a burst that stays.
@@ -133,11 +133,9 @@ def count_period(timers: Timers, facts: Facts) -> tuple[Timers, Bool, I64]:
 
 def _reason(pool: I64, wanted: I64, by_policy: I64, by_measure: I64, drawn: Bool) -> I64:
     """Say what sizes the pool; the last that applies is told."""
-    reason = np.full_like(pool, Reason.NONE)
-    for applies, told in (
+    return last_that_applies(
+        np.full_like(pool, int(Reason.NONE)),
         (drawn & (np.maximum(by_policy, by_measure) > 0), Reason.WARM_POOL_DRAWN),
         (pool > 0, np.where(by_policy > by_measure, Reason.WARM_POOL_POLICY_BURST, Reason.WARM_POOL_MEASURED)),
         (pool < wanted, Reason.WARM_POOL_LIMITED),
-    ):
-        reason = np.where(applies, told, reason)
-    return reason
+    )

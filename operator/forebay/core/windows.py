@@ -8,15 +8,18 @@ over those seconds, so that a gateway that answers again after a pause does not 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from forebay.core.memory import RING_SECONDS, GatewayBaseline, ReplicaBaseline, Ring
 from forebay.core.snapshot import State
-from forebay.core.units import SECOND_MS, UNKNOWN, known, segment_sum
+from forebay.core.units import SECOND_MS, UNKNOWN, clamp, known, segment_sum
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from forebay.core.memory import Recent
     from forebay.core.sight import Sight
     from forebay.core.snapshot import GatewayRows, ReplicaRows, Snapshot
@@ -39,6 +42,7 @@ _COUNTERS: Final = (
     "itl_sum_ms",
     "itl_count",
 )
+_FINISHED: Final = _COUNTERS.index("requests_finished_total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,12 @@ class ReplicaChange:
     """What each replica did between its last two readings; zero where there is only one. [R]."""
 
     elapsed_ms: I64  # between those readings; 0: there is nothing to compare
+    running_before: I64
+    waiting_before: I64
+    requests_entered: I64
+    started: Bool  # became ready since the last tick
+    promoted: Bool  # was warm at the last tick and serves now
+    # --- the counters, in the order of _COUNTERS
     prompt_tokens: I64
     generation_tokens: I64
     prefix_query_tokens: I64
@@ -55,11 +65,6 @@ class ReplicaChange:
     ttft_count: I64
     itl_sum_ms: I64
     itl_count: I64
-    running_before: I64
-    waiting_before: I64
-    requests_entered: I64
-    started: Bool  # became ready since the last tick
-    promoted: Bool  # was warm at the last tick and serves now
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +81,12 @@ def is_fresh(age_ms: I64) -> Bool:
     return known(age_ms) & (age_ms <= FRESH_MS)
 
 
-def match(old: tuple[str, ...], new: tuple[str, ...]) -> I64:
-    """Return for each of the sorted `new` its place in the sorted `old`, or -1."""
+def match(old: tuple[Hashable, ...], new: tuple[Hashable, ...]) -> I64:
+    """Return for each of `new` its place in `old`, or -1."""
     if old == new:
         return np.arange(len(new))
-    if not old or not new:
-        return np.full(len(new), -1)
-    haystack, needles = np.array(old), np.array(new)
-    place = np.minimum(np.searchsorted(haystack, needles), len(old) - 1)
-    return np.where(haystack[place] == needles, place, -1)
+    place = dict(zip(old, range(len(old)), strict=True))
+    return np.fromiter(map(place.get, new, repeat(-1)), np.int64, len(new))
 
 
 def compare_replicas(snapshot: Snapshot, before: ReplicaBaseline) -> tuple[ReplicaChange, ReplicaBaseline]:
@@ -97,59 +99,44 @@ def compare_replicas(snapshot: Snapshot, before: ReplicaBaseline) -> tuple[Repli
         the change over a gap is found when it closes.
     """
     rows = snapshot.replicas
-    at = match(before.uid, rows.uid)
-    old = {field.name: _at(getattr(before, field.name), at) for field in fields(ReplicaBaseline)[1:]}
-    new = _reading(rows) | {"read_ms": _read_ms(snapshot.now_ms, rows.age_ms)}
-    change = {name: _change(old[name], new[name]) for name in _COUNTERS}
-    restarted = np.logical_or.reduce([known(change[name]) & (change[name] < 0) for name in _COUNTERS])
-    comparable = known(old["read_ms"]) & known(new["read_ms"]) & ~restarted
-    done = {name: np.where(comparable, np.clip(change[name], 0, CHANGE_MAX), 0) for name in _COUNTERS}
-    running_before, waiting_before = old["requests_running"], old["requests_waiting"]
-    in_engine = _change(running_before, new["requests_running"]) + _change(waiting_before, new["requests_waiting"])
-    countable = comparable & known(change["requests_finished_total"])
-    countable &= known(running_before) & known(new["requests_running"])
-    countable &= known(waiting_before) & known(new["requests_waiting"])
-    entered = np.where(countable, np.clip(done["requests_finished_total"] + in_engine, 0, CHANGE_MAX), 0)
-    elapsed_ms = np.where(comparable, np.maximum(new["read_ms"] - old["read_ms"], 0), 0)
-    ready = rows.ready.astype(np.int64)
+    old = _at(before, match(before.uid, rows.uid))
+    old_state, old_ready, old_read_ms, old_progress_ms = old[:4]
+    old, new, read_ms = old[4:], _reading(rows), _read_ms(snapshot.now_ms, rows.age_ms)
+    change = _change(old, new)
+    done, comparable, restarted = _done(change[: len(_COUNTERS)], old_read_ms, read_ms)
+    running_before, waiting_before = old[len(_COUNTERS) :]
+    running, waiting = change[len(_COUNTERS) :]
+    countable = comparable & known(change[_FINISHED]) & known(running) & known(waiting)
+    entered = np.where(countable, clamp(done[_FINISHED] + running + waiting, 0, CHANGE_MAX), 0)
     change_of_rows = ReplicaChange(
-        elapsed_ms=elapsed_ms,
-        prompt_tokens=done["prompt_tokens_total"],
-        generation_tokens=done["generation_tokens_total"],
-        prefix_query_tokens=done["prefix_query_tokens_total"],
-        prefix_hit_tokens=done["prefix_hit_tokens_total"],
-        requests_finished=done["requests_finished_total"],
-        ttft_sum_ms=done["ttft_sum_ms"],
-        ttft_count=done["ttft_count"],
-        itl_sum_ms=done["itl_sum_ms"],
-        itl_count=done["itl_count"],
-        running_before=np.where(comparable, running_before, UNKNOWN),
-        waiting_before=np.where(comparable, waiting_before, UNKNOWN),
-        requests_entered=entered,
-        started=(at >= 0) & rows.ready & (old["ready"] == 0) & (old["state"] == State.STARTING),
-        promoted=(rows.state == State.SERVING) & (old["state"] == State.WARM),
+        _elapsed_ms(comparable, old_read_ms, read_ms),
+        np.where(comparable, running_before, UNKNOWN),
+        np.where(comparable, waiting_before, UNKNOWN),
+        entered,
+        rows.ready & (old_ready == 0) & (old_state == State.STARTING),
+        (rows.state == State.SERVING) & (old_state == State.WARM),
+        *done,
     )
-    kept = {name: np.where(known(new[name]), new[name], old[name]) for name in new}
-    progress_ms = _progress_ms(snapshot, old["progress_ms"], done, restarted)
-    return change_of_rows, ReplicaBaseline(rows.uid, rows.state, ready, progress_ms=progress_ms, **kept)
+    progress_ms = _progress_ms(snapshot, old_progress_ms, change_of_rows, restarted)
+    last_read_ms = np.where(known(read_ms), read_ms, old_read_ms)
+    kept = np.where(known(new), new, old)
+    ready = rows.ready.astype(np.int64)
+    return change_of_rows, ReplicaBaseline(rows.uid, rows.state, ready, last_read_ms, progress_ms, *kept)
 
 
 def compare_gateways(snapshot: Snapshot, before: GatewayBaseline) -> tuple[GatewayChange, GatewayBaseline]:
     """Compare every gateway's reading of every service with its last one; returns as `compare_replicas`."""
     rows = snapshot.gateways
-    at = _match_pairs(before, rows)
+    old = _at(before, _match_pairs(before, rows))
+    old_read_ms, old = old[1], old[2:]
+    new = np.stack([rows.arrivals_total, rows.arrival_prompt_tokens_total])
     read_ms = _read_ms(snapshot.now_ms, rows.age_ms)
-    old_read_ms = _at(before.read_ms, at)
-    old = {name: _at(getattr(before, name), at) for name in ("arrivals_total", "arrival_prompt_tokens_total")}
-    change = {name: _change(old[name], getattr(rows, name)) for name in old}
-    restarted = np.logical_or.reduce([known(column) & (column < 0) for column in change.values()])
-    comparable = known(old_read_ms) & known(read_ms) & ~restarted
-    done = {name: np.where(comparable, np.clip(change[name], 0, CHANGE_MAX), 0) for name in old}
-    kept = {name: np.where(known(getattr(rows, name)), getattr(rows, name), old[name]) for name in old}
-    elapsed_ms = np.where(comparable, np.maximum(read_ms - old_read_ms, 0), 0)
+    done, comparable, _ = _done(_change(old, new), old_read_ms, read_ms)
+    last_read_ms = np.where(known(read_ms), read_ms, old_read_ms)
+    kept = np.where(known(new), new, old)
     return (
-        GatewayChange(elapsed_ms, done["arrivals_total"], done["arrival_prompt_tokens_total"]),
-        GatewayBaseline(rows.uid, rows.service, np.where(known(read_ms), read_ms, old_read_ms), **kept),
+        GatewayChange(_elapsed_ms(comparable, old_read_ms, read_ms), *done),
+        GatewayBaseline(rows.uid, rows.service, last_read_ms, *kept),
     )
 
 
@@ -189,46 +176,65 @@ def record_running(ring: Ring, seen: Sight) -> Ring:
 
 def window_sum(column: I64, now_ms: int, seconds: int, before_s: int = 0) -> I64:
     """Sum the last `seconds` rows of a ring's column, the present one included, leaving out the newest `before_s`."""
-    newest = now_ms // SECOND_MS - before_s
-    total: I64 = column[(newest - np.arange(seconds)) % RING_SECONDS].sum(axis=0)
-    return total
+    end = (now_ms // SECOND_MS - before_s) % RING_SECONDS + 1
+    begin = end - seconds
+    total: I64 = column[max(begin, 0) : end].sum(axis=0)
+    return total + column[begin:].sum(axis=0) if begin < 0 else total
 
 
 def sum_since(column: I64, now_ms: int, since_s: I64) -> I64:
     """Sum each service's rows from the second `since_s` to the present one; at most RING_SECONDS of them."""
     newest = now_ms // SECOND_MS
-    backwards = np.cumsum(column[(newest - np.arange(RING_SECONDS)) % RING_SECONDS], axis=0)
-    rows = np.clip(newest - since_s, 0, RING_SECONDS - 1)
-    return backwards[rows, np.arange(column.shape[1])]
+    second = newest - (newest - np.arange(RING_SECONDS)) % RING_SECONDS
+    total: I64 = np.where(second[:, None] >= np.minimum(since_s, newest), column, 0).sum(axis=0)
+    return total
 
 
-def _reading(rows: ReplicaRows) -> dict[str, I64]:
-    names = (*_COUNTERS, "requests_running", "requests_waiting")
+def _reading(rows: ReplicaRows) -> I64:
+    """Return what a ReplicaBaseline keeps of a reading, a row each: the counters, then the gauges."""
     counts = {"ttft_count": rows.ttft_buckets[:, -1], "itl_count": rows.itl_buckets[:, -1]}
-    return {name: counts[name] if name in counts else getattr(rows, name) for name in names}
+    counters = [counts[name] if name in counts else getattr(rows, name) for name in _COUNTERS]
+    return np.stack([*counters, rows.requests_running, rows.requests_waiting])
 
 
 def _read_ms(now_ms: int, age_ms: I64) -> I64:
-    return np.where(known(age_ms), now_ms - np.where(known(age_ms), age_ms, 0), UNKNOWN)
+    return np.where(known(age_ms), now_ms - age_ms, UNKNOWN)
 
 
-def _at(column: I64, at: I64) -> I64:
-    """Pick the old row of each new one; UNKNOWN where it has none."""
-    return np.concatenate([column, np.array([UNKNOWN])])[at]
+def _at(before: ReplicaBaseline | GatewayBaseline, at: I64) -> I64:
+    """Return the baseline's columns, a row each, with the old place of each new one; UNKNOWN where it has none."""
+    columns = np.stack([getattr(before, field.name) for field in fields(before)[1:]])
+    if not before.uid:
+        return np.full((len(columns), len(at)), UNKNOWN)
+    old = columns.take(at, axis=1)
+    old[:, at < 0] = UNKNOWN
+    return old
 
 
 def _change(old: I64, new: I64) -> I64:
     """Subtract where both are known; UNKNOWN elsewhere."""
-    both = known(old) & known(new)
-    return np.where(both, np.where(both, new, 0) - np.where(both, old, 0), UNKNOWN)
+    change = new - old
+    change[~(known(old) & known(new))] = UNKNOWN
+    return change
 
 
-def _progress_ms(snapshot: Snapshot, last_ms: I64, done: dict[str, I64], restarted: Bool) -> I64:
+def _done(change: I64, old_read_ms: I64, read_ms: I64) -> tuple[I64, Bool, Bool]:
+    """Return by how much the counters grew, where two readings can be compared, and where a counter went back."""
+    restarted = np.logical_or.reduce(known(change) & (change < 0))
+    comparable = known(old_read_ms) & known(read_ms) & ~restarted
+    return clamp(change, 0, CHANGE_MAX) * comparable, comparable, restarted
+
+
+def _elapsed_ms(comparable: Bool, old_read_ms: I64, read_ms: I64) -> I64:
+    return np.where(comparable, np.maximum(read_ms - old_read_ms, 0), 0)
+
+
+def _progress_ms(snapshot: Snapshot, last_ms: I64, change: ReplicaChange, restarted: Bool) -> I64:
     """Say when each replica last made a token or had nothing to do; a replica that cannot be seen is given the time."""
     rows = snapshot.replicas
     seen = is_fresh(rows.age_ms) & known(rows.requests_running) & known(rows.requests_waiting)
     idle = np.where(seen, rows.requests_running + rows.requests_waiting, 0) == 0
-    moved = (done["generation_tokens_total"] > 0) | (done["prompt_tokens_total"] > 0) | restarted
+    moved = (change.generation_tokens > 0) | (change.prompt_tokens > 0) | restarted
     return np.where(~seen | idle | moved | ~known(last_ms), snapshot.now_ms, last_ms)
 
 
@@ -236,15 +242,8 @@ def _match_pairs(before: GatewayBaseline, rows: GatewayRows) -> I64:
     """Match (uid, service) pairs as `match` does single names."""
     if before.uid == rows.uid and np.array_equal(before.service, rows.service):
         return np.arange(len(rows.uid))
-    if not before.uid or not rows.uid:
-        return np.full(len(rows.uid), -1)
-    _, number = np.unique(np.array(before.uid + rows.uid), return_inverse=True)
-    width = 1 + max(before.service.max(), rows.service.max())
-    pair = number * width + np.concatenate([before.service, rows.service])
-    old, new = pair[: len(before.uid)], pair[len(before.uid) :]
-    order = np.argsort(old, kind="stable")
-    place = order[np.minimum(np.searchsorted(old[order], new), len(old) - 1)]
-    return np.where(old[place] == new, place, -1)
+    old, new = (tuple(zip(pairs.uid, pairs.service.tolist(), strict=True)) for pairs in (before, rows))
+    return match(old, new)
 
 
 def _turn(ring: Ring, last_s: int, now_s: int) -> Ring:
