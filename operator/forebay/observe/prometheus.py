@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_api_client import PrometheusConnect
@@ -79,7 +80,10 @@ def engine_histories(
                 begin = start + part * span
                 series = _ask(server, query, begin, min(begin + span - timedelta(seconds=STEP_S), end))
                 found |= bool(series)
-                _collect(readings, signal, series)
+                for labels, values in series.items():
+                    instants = readings.setdefault(labels, {})
+                    for at_ms, value in values.items():
+                        instants.setdefault(at_ms, {})[signal] = value
                 heard((place * parts + part + 1) / (len(SIGNALS) * parts))
             if not found:
                 raise PrometheusError(
@@ -89,28 +93,21 @@ def engine_histories(
     return tuple(_history(labels, instants) for labels, instants in sorted(readings.items()))
 
 
-def _ask(server: PrometheusConnect, query: str, start: datetime, end: datetime) -> list[dict[str, Any]]:
+def _ask(server: PrometheusConnect, query: str, start: datetime, end: datetime) -> dict[str, dict[int, int]]:
+    """Ask for one number of every engine: engine to instant (ms) to value. What is not finite was not read."""
     try:
-        answer: list[dict[str, Any]] = server.custom_query_range(query, start, end, f"{STEP_S}")
+        return {
+            ",".join(f"{key}={value}" for key, value in sorted(one["metric"].items())): {
+                round(at_s * 1000): round(float(text)) for at_s, text in one["values"] if math.isfinite(float(text))
+            }
+            for one in server.custom_query_range(query, start, end, f"{STEP_S}")
+        }
     except PrometheusApiClientException as error:
         raise PrometheusError(f"{server.url} refused {query}: {error}") from error
-    except OSError as error:
-        raise PrometheusError(
-            f"{server.url} cannot be asked: {error}. Is it the address of Prometheus itself?"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise PrometheusError(f"{server.url} answered, but not as Prometheus does: {error!r}") from error
-    return answer
-
-
-def _collect(readings: dict[str, dict[int, dict[str, int]]], signal: str, series: list[dict[str, Any]]) -> None:
-    for one in series:
-        labels = ",".join(f"{key}={value}" for key, value in sorted(one["metric"].items()))
-        instants = readings.setdefault(labels, {})
-        for at_s, text in one["values"]:
-            value = float(text)
-            if math.isfinite(value):
-                instants.setdefault(round(at_s * 1000), {})[signal] = round(value)
+    except OSError as error:
+        raise PrometheusError(f"{server.url} cannot be asked: {error}. Is it Prometheus's own address?") from error
 
 
 def _history(labels: str, instants: dict[int, dict[str, int]]) -> EngineHistory:
