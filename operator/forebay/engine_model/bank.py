@@ -6,10 +6,14 @@ a simulator has them compiled and runs them on int64 arrays, a lane an engine. T
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-Ints: TypeAlias = MutableSequence[int]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Lists where the rules run plain, int64 arrays where they are compiled.
+Ints: TypeAlias = "list[int] | NDArray[np.int64]"
 
 BLOCK_TOKENS = 16  # vLLM's default on GPUs; a prefix shorter than one block is never shared
 NO_HASH = -1
@@ -151,9 +155,8 @@ ROW_FIELDS = (
 def add_row(bank: Bank) -> int:
     """Lengthen a bank of lists by one row; return its number."""
     row = len(bank.prompt)
-    for name in (*ROW_FIELDS, "before", "after"):
+    for name in (*ROW_FIELDS, "before", "after", *(["table"] * bank.size[ROW_BLOCKS])):
         getattr(bank, name).append(0)
-    bank.table.extend([0] * bank.size[ROW_BLOCKS])
     return row
 
 

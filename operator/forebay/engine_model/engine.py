@@ -109,6 +109,7 @@ class Engine:
     __slots__ = (
         "_bank",
         "_by_row",
+        "_ids",
         "_in_step",
         "_requests",
         "_rows_free",
@@ -120,7 +121,8 @@ class Engine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
-        self._bank: Bank = new_bank(
+        self._ids: list[int] = []
+        bank = new_bank(
             lanes=1,
             seqs_max=settings.max_num_seqs,
             step_tokens_max=settings.max_num_batched_tokens,
@@ -128,6 +130,7 @@ class Engine:
             row_blocks=-(-settings.max_model_len // BLOCK_TOKENS),
             caching=settings.prefix_caching,
         )
+        self._bank: Bank = bank._replace(ids=self._ids)
         self._times: tuple[int, int, int, int, int] = astuple(settings.step_times)
         self._requests: dict[str, Running] = {}
         self._by_row: dict[int, Running] = {}
@@ -194,7 +197,7 @@ class Engine:
             )
         row = self._rows_free.pop() if self._rows_free else self._new_row()
         hashes = block_hashes[: -(-self.settings.max_model_len // BLOCK_TOKENS)]
-        self._bank.ids[row * self._row_ids : row * self._row_ids + len(hashes)] = hashes
+        self._ids[row * self._row_ids : row * self._row_ids + len(hashes)] = hashes
         scheduler.place_row(self._bank, row, prompt_tokens, output_limit, row * self._row_ids, len(hashes))
         scheduler.queue(self._bank, 0, row)
         request = Running(request_id, prompt_tokens, output_limit, now_ps, row)
@@ -273,7 +276,7 @@ class Engine:
 
     def _new_row(self) -> int:
         row = add_row(self._bank)
-        self._bank.ids.extend([0] * (self._row_ids * (row + 1) - len(self._bank.ids)))
+        self._ids.extend([0] * (self._row_ids * (row + 1) - len(self._ids)))
         return row
 
     def _forget(self, request: Running) -> None:

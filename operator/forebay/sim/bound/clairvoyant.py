@@ -88,7 +88,7 @@ def lower_bound(
     gpus_per_replica
         GPUs that a replica occupies.
     bin_us
-        Length of a bin; by default such that there are at most 4,000. Longer bins give a lower bound.
+        Length of a bin; by default such that there are at most 2,000. Longer bins give a lower bound.
 
     Raises
     ------

@@ -1,0 +1,266 @@
+"""The simulated loop: worlds advance, somebody judges, replicas come and go.
+
+Many worlds run at once: each has its own services, pool and dice, and one call of the product's `step` judges them all,
+because a service decides alone as it does among many. That is also what makes a long trace cheap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from forebay.core.memory import Memory, initial_memory
+from forebay.core.snapshot import GatewayRows, ReplicaRows, Snapshot, State
+from forebay.core.step import step
+from forebay.engine_model.bank import RUNNING, WAITING
+from forebay.sim import datapath
+from forebay.sim.datapath import SECOND_US
+from forebay.sim.sample import Sample
+from forebay.wire.signals import ITL_BOUNDS_MS, TTFT_BOUNDS_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from forebay.core.decision import Decisions
+    from forebay.core.fleet import FleetSpec
+    from forebay.sim.sample import Rule
+    from forebay.sim.service import SimulatedService
+
+# The gateway pushes when it begins to hold requests; a push is judged at the next quarter of a second.
+EARLY_US = SECOND_US // 4
+# The operator reads its replicas this long before it judges: half a second on average, a tick's gathering included.
+SCRAPE_AGE_US = SECOND_US // 2
+TAIL_S = 120  # after the last arrival: requests that have not ended by then never do
+_MEMORY_STARTS_MS = 3_600_000  # the loop's clock does not begin at zero
+
+
+class Judge(Protocol):
+    """Who decides."""
+
+    hears_pushes: bool  # whether it looks early when a gateway begins to hold requests
+
+    def judge(self, services: Sequence[SimulatedService], now_us: int) -> None:
+        """Look at the services and settle them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The GPUs that some services share."""
+
+    rows: tuple[int, ...]  # of the services
+    gpus: int
+
+
+class ForebayJudge:
+    """The product's own judgement.
+
+    Parameters
+    ----------
+    fleet
+        All services of all worlds.
+    pools
+        One entry a row of `fleet.pools`.
+    tell
+        Called with each snapshot and its decisions: what a journal would record.
+    """
+
+    hears_pushes = True
+
+    def __init__(
+        self, fleet: FleetSpec, pools: Sequence[Pool], tell: Callable[[Snapshot, Decisions], None] | None = None
+    ) -> None:
+        self.fleet, self.pools, self._tell = fleet, pools, tell
+        self.memory: Memory = initial_memory(fleet, _MEMORY_STARTS_MS)
+
+    def judge(self, services: Sequence[SimulatedService], now_us: int) -> None:
+        """Call the product's step and do what it says."""
+        snapshot = snapshot_of(services, self.pools, now_us)
+        self.memory, decisions = step(self.fleet, self.memory, snapshot)
+        if self._tell is not None:
+            self._tell(snapshot, decisions)
+        victims: dict[int, list[int]] = {}
+        for uid in decisions.victims:
+            place, number = map(int, uid.split("-"))
+            victims.setdefault(place, []).append(number)
+        serving, warm = decisions.replicas_serving.tolist(), decisions.replicas_warm.tolist()
+        for pool in self.pools:
+            room = pool.gpus - sum(services[row].gpus for row in pool.rows)
+            for row in sorted(pool.rows, key=lambda row: (-services[row].priority, row)):
+                room -= services[row].settle(serving[row], warm[row], now_us, room, victims.get(row, ()))
+
+
+class RuleJudge:
+    """A rival's rule for each service; acts at its own pace on samples as old as its own metrics are.
+
+    Parameters
+    ----------
+    rules
+        One a service.
+    fleet
+        For the bounds.
+    pools
+        As for ForebayJudge.
+    """
+
+    hears_pushes = False
+
+    def __init__(self, rules: Sequence[Rule], fleet: FleetSpec, pools: Sequence[Pool]) -> None:
+        self.rules, self.fleet, self.pools = rules, fleet, pools
+        self._samples: list[deque[Sample]] = [deque() for _ in rules]
+        self._due_us = [0] * len(rules)
+        self._wanted = [0] * len(rules)
+
+    def judge(self, services: Sequence[SimulatedService], now_us: int) -> None:
+        """Ask every rule whose interval is over."""
+        for row, (service, rule) in enumerate(zip(services, self.rules, strict=True)):
+            samples = self._samples[row]
+            samples.append(sample_of(service))
+            if now_us < self._due_us[row]:
+                continue
+            while len(samples) > 1 and samples[1].at_ms * 1000 <= now_us - rule.delay_ms * 1000:
+                samples.popleft()
+            self._due_us[row] = now_us + rule.interval_ms * 1000
+            if samples[0].at_ms * 1000 <= now_us - rule.delay_ms * 1000:
+                self._wanted[row] = rule.decide(samples[0])
+            else:
+                self._wanted[row] = service.count(State.SERVING, State.STARTING)
+        for pool in self.pools:
+            room = pool.gpus - sum(services[row].gpus for row in pool.rows)
+            for row in pool.rows:
+                low, high = int(self.fleet.replicas_min[row]), int(self.fleet.replicas_max[row])
+                warm = self.rules[row].warm_replicas
+                room -= services[row].settle(min(high, max(low, self._wanted[row])), warm, now_us, room)
+
+
+def run(
+    services: Sequence[SimulatedService],
+    judge: Judge,
+    initial: Sequence[int],
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Play all traces to their end.
+
+    Parameters
+    ----------
+    services
+        Of all worlds, in the order of the fleet's rows.
+    judge
+        Who decides.
+    initial
+        Replicas of each service that serve from the beginning.
+    progress
+        Told the second that was played, and how many there are.
+    """
+    for service, count in zip(services, initial, strict=True):
+        service.start(count, 0, ready=True)
+        service.settle(count, 0, 0, 0)
+    seconds = max(service.trace.duration_us for service in services) // SECOND_US + TAIL_S
+    pace_us = EARLY_US if judge.hears_pushes else SCRAPE_AGE_US
+    for second in range(1, seconds + 1):
+        end_us = second * SECOND_US
+        for now_us in range(end_us - SECOND_US + pace_us, end_us + 1, pace_us):
+            holds = _advance(services, now_us)
+            if now_us == end_us - SCRAPE_AGE_US:
+                for service in services:
+                    service.scrape()
+            if now_us == end_us or (holds and judge.hears_pushes):
+                judge.judge(services, now_us)
+        if progress is not None:
+            progress(second, seconds)
+
+
+def _advance(services: Sequence[SimulatedService], now_us: int) -> bool:
+    """Let all worlds run until now; say whether a gateway has begun to hold requests."""
+    begun = False
+    for service in services:
+        held = service.path.clock[datapath.HELD]
+        service.advance(now_us)
+        begun |= held == 0 and service.path.clock[datapath.HELD] > 0
+    return begun
+
+
+def snapshot_of(services: Sequence[SimulatedService], pools: Sequence[Pool], now_us: int) -> Snapshot:
+    """Make of the world what the operator would have gathered; uids are `<row>-<number>`."""
+    tables = [service.columns() for service in services]
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    uid = tuple(
+        f"{row:05d}-{number:07d}" for row, number in zip(columns["service"], columns.pop("number"), strict=True)
+    )
+    false = np.zeros(len(uid), bool)
+    now_ms = now_us // 1000
+    replicas = ReplicaRows(
+        uid=uid,
+        failed=false,
+        unschedulable=false,
+        outdated=false,
+        ttft_buckets=np.repeat(columns.pop("ttft_count")[:, None], len(TTFT_BOUNDS_MS) + 1, axis=1),
+        itl_buckets=np.repeat(columns.pop("itl_count")[:, None], len(ITL_BOUNDS_MS) + 1, axis=1),
+        **columns,
+    )
+    return Snapshot(
+        now_ms=_MEMORY_STARTS_MS + now_ms,
+        replicas=replicas,
+        gateways=_gateway_rows(services, now_us),
+        gateways_expected=1,
+        gpus_allocatable=np.array([pool.gpus for pool in pools]),
+        gpus_foreign=np.zeros(len(pools), np.int64),
+    )
+
+
+def _gateway_rows(services: Sequence[SimulatedService], now_us: int) -> GatewayRows:
+    clock = np.stack([np.asarray(service.path.clock) for service in services])
+    oldest = [
+        (now_us - int(service.path.arrived[service.path.hold_after[0]])) // 1000
+        if service.path.clock[datapath.HELD]
+        else 0
+        for service in services
+    ]
+    ended = clock[:, datapath.ANSWERED] + clock[:, datapath.REFUSED] + clock[:, datapath.FAILED]
+    zero = np.zeros(len(services), np.int64)
+    return GatewayRows(
+        uid=("gateway",) * len(services),
+        service=np.arange(len(services)),
+        age_ms=zero,
+        requests_held=clock[:, datapath.HELD],
+        held_prompt_tokens=clock[:, datapath.HELD_TOKENS],
+        held_oldest_ms=np.array(oldest, np.int64),
+        requests_in_flight=clock[:, datapath.ARRIVALS] - ended - clock[:, datapath.HELD],
+        arrivals_total=clock[:, datapath.ARRIVALS],
+        arrival_prompt_tokens_total=clock[:, datapath.ARRIVAL_TOKENS],
+        admitted_total=clock[:, datapath.ARRIVALS],
+        answered_total=clock[:, datapath.ANSWERED],
+        refused_total=clock[:, datapath.REFUSED],
+        aborted_total=zero,
+        failed_total=clock[:, datapath.FAILED],
+    )
+
+
+def sample_of(service: SimulatedService) -> Sample:
+    """Make of the world what a metrics system would have scraped of one service, at the time of its last scrape."""
+    scrape, clock = service.last_scrape, service.path.clock
+    live = service.state == State.SERVING
+    lane = scrape.lane
+
+    def total(field: int) -> int:
+        return int(lane[:, field].sum())
+
+    return Sample(
+        at_ms=scrape.at_us // 1000,
+        replicas=service.count(State.STARTING, State.SERVING),
+        replicas_ready=int(live.sum()),
+        running=scrape.counts[live, RUNNING],
+        waiting=scrape.counts[live, WAITING],
+        held=int(clock[datapath.HELD]),
+        kv_usage_milli=service.kv_used_milli(scrape)[live],
+        arrivals_total=int(clock[datapath.ARRIVALS]),
+        finished_total=int(clock[datapath.ANSWERED]),
+        prompt_tokens_total=int(clock[datapath.ARRIVAL_TOKENS]),
+        generation_tokens_total=total(datapath.GENERATION_TOTAL),
+        ttft_sum_ms=total(datapath.TTFT_SUM_US) // 1000,
+        ttft_count=total(datapath.TTFT_COUNT),
+        itl_sum_ms=total(datapath.ITL_SUM_US) // 1000,
+        itl_count=total(datapath.ITL_COUNT),
+    )
