@@ -124,8 +124,8 @@ def victims(snapshot: Snapshot, facts: Facts, verdict: Verdict) -> tuple[str, ..
     read = seen.fresh_rows
     work = np.where(read, or_else(rows.requests_running, 0) + or_else(rows.requests_waiting, 0), _UNBOUNDED)
     cost = np.where(kind == _UNREADY, or_else(rows.since_created_ms, 0), work)
-    order = np.lexsort((cost, kind, rows.service))
-    return tuple(rows.uid[row] for row in order[may_go[order]])
+    may = np.flatnonzero(may_go)
+    return tuple(rows.uid[row] for row in may[np.lexsort((cost[may], kind[may], rows.service[may]))])
 
 
 def _available(gpus_max: I64, snapshot: Snapshot) -> I64:
