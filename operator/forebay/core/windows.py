@@ -264,5 +264,7 @@ def _spread(column: I64, change: I64, service: I64, elapsed_ms: I64, second: int
     seconds = np.maximum(elapsed_ms // SECOND_MS, 1)
     share, odd = change // seconds, change % seconds
     for back in range(min(int(seconds.max(initial=1)), STABLE_SECONDS)):
-        added = np.where(back < seconds, share + (back < odd), 0)
-        column[(second - back) % RING_SECONDS] += segment_sum(added, service, column.shape[1])
+        # Nearly all took one second: only the few others are looked at again.
+        longer = seconds > back
+        seconds, share, odd, service = seconds[longer], share[longer], odd[longer], service[longer]
+        column[(second - back) % RING_SECONDS] += segment_sum(share + (back < odd), service, column.shape[1])
