@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import os
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -15,7 +17,6 @@ import orjson
 import uvloop
 import yaml
 from envoy.service.accesslog.v3 import als_pb2_grpc as als_grpc  # type: ignore[import-untyped]  # generated
-from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as ep_grpc  # type: ignore[import-untyped]  # generated
 
 from forebay.gateway import envoy
 from forebay.gateway.access_log import Ends
@@ -55,6 +56,9 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.so_reuseport", 0),
 )
+# Without it gRPC's own threads hand each read to the thread that waits for it: 26 changes of thread a request instead
+# of 17, and a sixth more CPU.
+GRPC_EXPERIMENTS = "-event_engine_listener"
 
 
 def _now_ms() -> int:
@@ -148,9 +152,11 @@ class Gateway:
         ]
 
     def _grpc_server(self) -> grpc.aio.Server:
+        # gRPC reads it when its first server is made; setting that names an experiment which is gone has no effect.
+        os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         picker = Picker(self.table, self.desk, self.metrics, self.settings.limits.queue_bytes_max)
-        ep_grpc.add_ExternalProcessorServicer_to_server(picker, server)
+        server.add_generic_rpc_handlers((picker.handler(),))
         als_grpc.add_AccessLogServiceServicer_to_server(Ends(self.desk), server)
         server.add_insecure_port(f"127.0.0.1:{self.settings.ports.ext_proc}")
         return server
@@ -248,6 +254,7 @@ async def serve(settings: Settings, api: ApiServer) -> None:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
+    gc.freeze()  # modules live for ever, looking at them again and again is 4 % of the CPU of a request
     await Gateway(settings).serve(lambda table, synced: watch_cluster(api, settings, table, synced), stop)
 
 
