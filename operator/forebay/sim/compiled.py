@@ -13,23 +13,25 @@ from numba.extending import register_jitable
 
 from forebay.engine_model import bank, kv_blocks, scheduler, step_time
 from forebay.routing import rules
-from forebay.sim import datapath
+from forebay.sim import tables
+from forebay.sim.datapath import advance as clockwork
+from forebay.sim.datapath import engines, gateway, layout, scores
+from forebay.sim.tables import Arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MODULES = (bank, kv_blocks, scheduler, step_time, rules, datapath)
-_PLAIN_ONLY = {"new_bank", "add_row", "chain_hash"}  # they make lists and hashes, which no simulation does
+__all__ = ["Arrays", "advance", "clear_lane", "kill_lane"]
 
-# Every array is passed on with every call. Counting references to 60 of them costs more than the rules (measured: 7
-# times the whole), and so does handing them to the rules that run for each request of each step (2 times).
-_OPTIONS: dict[str, Any] = {"cache": True, "_nrt": False}
-_INLINE = {"allocate", "add_to_step", "prompt_pairs", "take", "hold", "free_among"}
+_MODULES = (bank, kv_blocks, scheduler, step_time, rules, layout, scores, engines, gateway, clockwork)
+_PLAIN_ONLY = {"new_bank", "add_row", "chain_hash"}  # they make lists and hashes, which no simulation does
+# The rules divide by nothing that can be 0, and their arrays are numpy's to count.
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 
 
 def _sources() -> str:
     digest = blake2b(digest_size=8)
-    for module in _MODULES:
+    for module in (*_MODULES, tables):
         digest.update(Path(module.__file__ or "").read_bytes())
     return digest.hexdigest()
 
@@ -44,8 +46,8 @@ numba.config.CACHE_DIR = str(_cache())  # type: ignore[attr-defined]  # numba ma
 for _module in _MODULES:
     for _name, _function in getmembers(_module, isfunction):
         if _function.__module__ == _module.__name__ and _name not in _PLAIN_ONLY:
-            register_jitable(_nrt=False, inline="always" if _name in _INLINE else "never")(_function)
+            register_jitable(**_OPTIONS)(_function)
 
-advance: Callable[[datapath.DataPath, int], None] = numba.njit(**_OPTIONS)(datapath.advance)
-kill_lane: Callable[[datapath.DataPath, int], None] = numba.njit(**_OPTIONS)(datapath.kill_lane)
-release_held: Callable[[datapath.DataPath, int], None] = numba.njit(**_OPTIONS)(datapath.release_held)
+advance: Callable[[Arrays, int], None] = numba.njit(cache=True, **_OPTIONS)(clockwork.advance)
+clear_lane: Callable[[Arrays, int], None] = numba.njit(cache=True, **_OPTIONS)(engines.clear_lane)
+kill_lane: Callable[[Arrays, int], None] = numba.njit(cache=True, **_OPTIONS)(engines.kill_lane)

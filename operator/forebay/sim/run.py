@@ -16,8 +16,8 @@ from forebay.core.memory import Memory, initial_memory
 from forebay.core.snapshot import GatewayRows, ReplicaRows, Snapshot, State
 from forebay.core.step import step
 from forebay.engine_model.bank import RUNNING, WAITING
-from forebay.sim import datapath
-from forebay.sim.datapath import SECOND_US
+from forebay.sim.datapath import layout
+from forebay.sim.datapath.layout import SECOND_US
 from forebay.sim.sample import Sample
 from forebay.wire.signals import ITL_BOUNDS_MS, TTFT_BOUNDS_MS
 
@@ -77,19 +77,35 @@ class ForebayJudge:
 
     def judge(self, services: Sequence[SimulatedService], now_us: int) -> None:
         """Call the product's step and do what it says."""
-        snapshot = snapshot_of(services, self.pools, now_us)
+        snapshot = self.look(services, now_us)
         self.memory, decisions = step(self.fleet, self.memory, snapshot)
         if self._tell is not None:
             self._tell(snapshot, decisions)
+        self.act(services, decisions, now_us)
+
+    def look(self, services: Sequence[SimulatedService], now_us: int) -> Snapshot:
+        """Gather what the operator would have gathered."""
+        return snapshot_of(services, [pool.gpus for pool in self.pools], now_us)
+
+    def act(self, services: Sequence[SimulatedService], decisions: Decisions, now_us: int) -> None:
+        """Lead every service towards what was decided, by priority where GPUs are short."""
         victims: dict[int, list[int]] = {}
         for uid in decisions.victims:
             place, number = map(int, uid.split("-"))
             victims.setdefault(place, []).append(number)
-        serving, warm = decisions.replicas_serving.tolist(), decisions.replicas_warm.tolist()
-        for pool in self.pools:
-            room = pool.gpus - sum(services[row].gpus for row in pool.rows)
+        serving, warm, hold = (
+            column.tolist() for column in (decisions.replicas_serving, decisions.replicas_warm, decisions.hold)
+        )
+        for place, pool in enumerate(self.pools):
+            room = self.gpus(place, now_us) - sum(services[row].gpus for row in pool.rows)
             for row in sorted(pool.rows, key=lambda row: (-services[row].priority, row)):
-                room -= services[row].settle(serving[row], warm[row], now_us, room, victims.get(row, ()))
+                room -= services[row].settle(
+                    serving[row], warm[row], now_us, room, hold=hold[row], victims=victims.get(row, ())
+                )
+
+    def gpus(self, pool: int, _now_us: int) -> int:
+        """Return how many GPUs a pool offers now."""
+        return self.pools[pool].gpus
 
 
 class RuleJudge:
@@ -176,14 +192,14 @@ def _advance(services: Sequence[SimulatedService], now_us: int) -> bool:
     """Let all worlds run until now; say whether a gateway has begun to hold requests."""
     begun = False
     for service in services:
-        held = service.path.clock[datapath.HELD]
+        held = service.path.clock[layout.HELD]
         service.advance(now_us)
-        begun |= held == 0 and service.path.clock[datapath.HELD] > 0
+        begun |= held == 0 and service.path.clock[layout.HELD] > 0
     return begun
 
 
-def snapshot_of(services: Sequence[SimulatedService], pools: Sequence[Pool], now_us: int) -> Snapshot:
-    """Make of the world what the operator would have gathered; uids are `<row>-<number>`."""
+def snapshot_of(services: Sequence[SimulatedService], gpus: Sequence[int], now_us: int) -> Snapshot:
+    """Make of the world what the operator would have gathered; `gpus` are each pool's, uids are `<row>-<number>`."""
     tables = [service.columns() for service in services]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     uid = tuple(
@@ -205,8 +221,8 @@ def snapshot_of(services: Sequence[SimulatedService], pools: Sequence[Pool], now
         replicas=replicas,
         gateways=_gateway_rows(services, now_us),
         gateways_expected=1,
-        gpus_allocatable=np.array([pool.gpus for pool in pools]),
-        gpus_foreign=np.zeros(len(pools), np.int64),
+        gpus_allocatable=np.array(gpus, np.int64),
+        gpus_foreign=np.zeros(len(gpus), np.int64),
     )
 
 
@@ -214,27 +230,27 @@ def _gateway_rows(services: Sequence[SimulatedService], now_us: int) -> GatewayR
     clock = np.stack([np.asarray(service.path.clock) for service in services])
     oldest = [
         (now_us - int(service.path.arrived[service.path.hold_after[0]])) // 1000
-        if service.path.clock[datapath.HELD]
+        if service.path.clock[layout.HELD]
         else 0
         for service in services
     ]
-    ended = clock[:, datapath.ANSWERED] + clock[:, datapath.REFUSED] + clock[:, datapath.FAILED]
+    ended = clock[:, layout.ANSWERED] + clock[:, layout.REFUSED] + clock[:, layout.FAILED]
     zero = np.zeros(len(services), np.int64)
     return GatewayRows(
         uid=("gateway",) * len(services),
         service=np.arange(len(services)),
         age_ms=zero,
-        requests_held=clock[:, datapath.HELD],
-        held_prompt_tokens=clock[:, datapath.HELD_TOKENS],
+        requests_held=clock[:, layout.HELD],
+        held_prompt_tokens=clock[:, layout.HELD_TOKENS],
         held_oldest_ms=np.array(oldest, np.int64),
-        requests_in_flight=clock[:, datapath.ARRIVALS] - ended - clock[:, datapath.HELD],
-        arrivals_total=clock[:, datapath.ARRIVALS],
-        arrival_prompt_tokens_total=clock[:, datapath.ARRIVAL_TOKENS],
-        admitted_total=clock[:, datapath.ARRIVALS],
-        answered_total=clock[:, datapath.ANSWERED],
-        refused_total=clock[:, datapath.REFUSED],
+        requests_in_flight=clock[:, layout.ARRIVALS] - ended - clock[:, layout.HELD],
+        arrivals_total=clock[:, layout.ARRIVALS],
+        arrival_prompt_tokens_total=clock[:, layout.ARRIVAL_TOKENS],
+        admitted_total=clock[:, layout.ARRIVALS],
+        answered_total=clock[:, layout.ANSWERED],
+        refused_total=clock[:, layout.REFUSED],
         aborted_total=zero,
-        failed_total=clock[:, datapath.FAILED],
+        failed_total=clock[:, layout.FAILED],
     )
 
 
@@ -245,7 +261,7 @@ def sample_of(service: SimulatedService) -> Sample:
     lane = scrape.lane
 
     def total(field: int) -> int:
-        return int(lane[:, field].sum())
+        return int(lane[:, field].sum() + scrape.past[field])
 
     return Sample(
         at_ms=scrape.at_us // 1000,
@@ -253,14 +269,14 @@ def sample_of(service: SimulatedService) -> Sample:
         replicas_ready=int(live.sum()),
         running=scrape.counts[live, RUNNING],
         waiting=scrape.counts[live, WAITING],
-        held=int(clock[datapath.HELD]),
+        held=int(clock[layout.HELD]),
         kv_usage_milli=service.kv_used_milli(scrape)[live],
-        arrivals_total=int(clock[datapath.ARRIVALS]),
-        finished_total=int(clock[datapath.ANSWERED]),
-        prompt_tokens_total=int(clock[datapath.ARRIVAL_TOKENS]),
-        generation_tokens_total=total(datapath.GENERATION_TOTAL),
-        ttft_sum_ms=total(datapath.TTFT_SUM_US) // 1000,
-        ttft_count=total(datapath.TTFT_COUNT),
-        itl_sum_ms=total(datapath.ITL_SUM_US) // 1000,
-        itl_count=total(datapath.ITL_COUNT),
+        arrivals_total=int(clock[layout.ARRIVALS]),
+        finished_total=int(clock[layout.ANSWERED]),
+        prompt_tokens_total=int(clock[layout.ARRIVAL_TOKENS]),
+        generation_tokens_total=total(layout.GENERATION_TOTAL),
+        ttft_sum_ms=total(layout.TTFT_SUM_US) // 1000,
+        ttft_count=total(layout.TTFT_COUNT),
+        itl_sum_ms=total(layout.ITL_SUM_US) // 1000,
+        itl_count=total(layout.ITL_COUNT),
     )

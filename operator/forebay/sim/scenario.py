@@ -17,7 +17,7 @@ from forebay.engine_model.bank import BLOCK_TOKENS
 from forebay.engine_model.step_time import StepTimes
 from forebay.resolve.defaults import ReplicaDefaults
 from forebay.resolve.fleet import Resolver
-from forebay.sim.datapath import PS_PER_US
+from forebay.sim.datapath.layout import PS_PER_US
 from forebay.sim.run import Pool, run
 from forebay.sim.score import Score, score_of
 from forebay.sim.service import SimulatedService

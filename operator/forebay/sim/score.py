@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forebay.sim import datapath
-from forebay.sim.datapath import SCORES
+from forebay.sim.datapath import layout
+from forebay.sim.datapath.layout import SCORES
 
 if TYPE_CHECKING:
     from forebay.core.units import I64
@@ -47,26 +47,25 @@ def score_of(service: SimulatedService) -> Score:
     clock, path = service.path.clock, service.path
     requests = len(service.trace)
     shares = np.asarray(path.score).reshape(-1, SCORES) / requests
-    answered, refused, failed = (int(clock[field]) for field in (datapath.ANSWERED, datapath.REFUSED, datapath.FAILED))
+    answered, refused, failed = (int(clock[field]) for field in (layout.ANSWERED, layout.REFUSED, layout.FAILED))
     by_state = {state.name.lower(): us / HOUR_US for state, us in service.gpu_us.items()}
-    lane = np.asarray(path.lane).reshape(-1, datapath.LANE_FIELDS)
     return Score(
         requests=requests,
         answered=answered,
         refused=refused,
         failed=failed,
         unfinished=requests - answered - refused - failed,
-        goodput=float(shares[0, datapath.GOOD]),
-        goodput_by_class=tuple(float(row[datapath.GOOD]) for row in shares),
-        ttft_attained=float(shares[0, datapath.GOOD_TTFT]),
-        itl_attained=float(shares[0, datapath.GOOD_ITL]),
+        goodput=float(shares[0, layout.GOOD]),
+        goodput_by_class=tuple(float(row[layout.GOOD]) for row in shares),
+        ttft_attained=float(shares[0, layout.GOOD_TTFT]),
+        itl_attained=float(shares[0, layout.GOOD_ITL]),
         ttft_ms=_quantiles(np.asarray(path.ttft_ms)),
         itl_ms=tuple(tenth / 10 for tenth in _quantiles(np.asarray(path.itl_10th_ms))),  # type: ignore[arg-type]
         gpu_hours=sum(by_state.values()),
         gpu_hours_by_state=by_state,
-        generation_tokens=int(lane[:, datapath.GENERATION_TOTAL].sum()),
+        generation_tokens=service.total(layout.GENERATION_TOTAL),
         scale_actions=service.actions,
-        steps=int(clock[datapath.STEPS]),
+        steps=int(clock[layout.STEPS]),
     )
 
 

@@ -9,36 +9,12 @@ import numpy as np
 
 from forebay.core.snapshot import State
 from forebay.core.units import UNKNOWN
-from forebay.engine_model.bank import (
-    BLOCK_TOKENS,
-    BLOCKS,
-    BLOCKS_FREE,
-    COUNTS,
-    ID_BLOCKS,
-    PREEMPTIONS,
-    ROW_BLOCKS,
-    ROW_FIELDS,
-    RUNNING,
-    WAITING,
-    Bank,
-    new_bank,
-)
-from forebay.routing.rules import ALLOWANCE_SHARE
+from forebay.engine_model.bank import BLOCK_TOKENS, BLOCKS, BLOCKS_FREE, COUNTS, PREEMPTIONS, RUNNING, WAITING
 from forebay.routing.rules import UNKNOWN as UNSAID
-from forebay.sim import compiled, datapath
-from forebay.sim.datapath import (
-    CLOCKS,
-    ENDS,
-    ITL_BINS_10TH_MS,
-    LANE_FIELDS,
-    NEVER_US,
-    POLL_US,
-    SCORES,
-    SECOND_US,
-    STACK,
-    TTFT_BINS_MS,
-    DataPath,
-)
+from forebay.sim import compiled
+from forebay.sim.arrays import new_path
+from forebay.sim.datapath import layout
+from forebay.sim.datapath.layout import LANE_FIELDS, NEVER_US, POLL_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,9 +26,7 @@ if TYPE_CHECKING:
     from forebay.sim.world import World
 
 EMPTY = -1  # beside core.snapshot.State: a lane without a replica
-MODEL_LEN_MAX = 131_072  # Llama 3.1's and Qwen3's (with YaRN) longest context
-# The gateway's defaults (gateway.settings).
-QUEUE_REQUESTS_MAX, START_WAIT_US, BUSY_WAIT_US = 1_000, 300 * SECOND_US, 60 * SECOND_US
+_PRESENT = (State.STARTING, State.WARM, State.SERVING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +36,7 @@ class Scrape:
     at_us: int
     lane: I64  # [lanes, LANE_FIELDS]
     counts: I64  # [lanes, COUNTS] of the bank
+    past: I64  # [LANE_FIELDS] summed over replicas whose lane another one has now
 
 
 class SimulatedService:
@@ -90,7 +65,9 @@ class SimulatedService:
         names = ("step_c0_ps", "step_c1_ps", "step_c2_ps", "step_p1_ps", "step_p2_fs")
         self.prior = np.array([getattr(fleet, name)[row] for name in names])
         self.kv_tokens = int(fleet.kv_tokens_prior[row])
-        self.path = _path(trace, fleet, row, classes=classes, noise_milli=world.noise_milli, lanes=lanes)
+        self.path = new_path(trace, fleet, row, classes=classes, noise_milli=world.noise_milli, lanes=lanes)
+        self._arrays = compiled.Arrays(self.path)
+        self._past = np.zeros(LANE_FIELDS, np.int64)
         self.state = np.full(lanes, EMPTY)
         self.created_us = np.zeros(lanes, np.int64)
         self.ready_us = np.zeros(lanes, np.int64)
@@ -106,7 +83,7 @@ class SimulatedService:
 
     def advance(self, until_us: int) -> None:
         """Let it run, replicas become ready, and drained ones go."""
-        compiled.advance(self.path, until_us)
+        compiled.advance(self._arrays, until_us)
         self._cost(until_us)
         ready = (self.state == State.STARTING) & (self.ready_us <= until_us)
         self.state[ready] = State.WARM
@@ -128,7 +105,7 @@ class SimulatedService:
         """Read every replica's metrics."""
         lane = self.path.lane.reshape(-1, LANE_FIELDS).copy()
         counts = np.asarray(self.path.bank.counts).reshape(-1, COUNTS).copy()
-        self.last_scrape = Scrape(int(self.path.clock[datapath.NOW_US]), lane, counts)
+        self.last_scrape = Scrape(int(self.path.clock[layout.NOW_US]), lane, counts, self._past.copy())
         return self.last_scrape
 
     # --- replicas ---------------------------------------------------------------------------------------------------
@@ -150,11 +127,13 @@ class SimulatedService:
         times, cold_us, dice = self.world.replica(self.prior, self.row, number)
         path.times[5 * lane : 5 * lane + 5] = times
         fields = path.lane[lane * LANE_FIELDS : (lane + 1) * LANE_FIELDS]
+        self._past += fields
         fields[:] = 0
-        fields[datapath.ROUTABLE_US] = fields[datapath.STEP_END_US] = NEVER_US
-        fields[datapath.DICE] = dice
-        fields[datapath.RATE] = fields[datapath.REPORT_KV_USED] = UNSAID
+        path.step_end[lane] = path.routable[lane] = NEVER_US
+        fields[layout.DICE] = dice
+        fields[layout.RATE] = fields[layout.REPORT_KV_USED] = UNSAID
         path.bank.counts[lane * COUNTS + PREEMPTIONS] = 0
+        compiled.clear_lane(self._arrays, lane)
         self.state[lane] = State.WARM if ready else State.STARTING
         self.created_us[lane], self.number[lane] = now_us, number
         self.start_us[lane] = cold_us
@@ -162,63 +141,82 @@ class SimulatedService:
 
     def promote(self, lanes: Sequence[int], now_us: int) -> None:
         """Let warm replicas serve."""
+        clock = self.path.clock
         for lane in lanes:
             self.state[lane] = State.SERVING
-            base = lane * LANE_FIELDS
-            self.path.lane[base + datapath.ROUTABLE_US] = now_us + self.world.promote_ms * 1000
+            open_us = now_us + self.world.promote_ms * 1000
+            self.path.routable[lane] = open_us
+            clock[layout.NEXT_OPEN_US] = min(int(clock[layout.NEXT_OPEN_US]), open_us)
             # The gateway polls warm replicas too: what it knows is a second old at most.
-            self.path.lane[base + datapath.REPORT_US] = now_us - POLL_US // 2
+            self.path.lane[lane * LANE_FIELDS + layout.REPORT_US] = now_us - POLL_US // 2
         self.actions += len(lanes)
 
     def withdraw(self, lanes: Sequence[int], state: State) -> None:
         """Route nothing more to these: they become warm again, or drain and go."""
         for lane in lanes:
-            self.path.lane[lane * LANE_FIELDS + datapath.ROUTABLE_US] = NEVER_US
+            self.path.routable[lane] = NEVER_US
             self.state[lane] = EMPTY if self.state[lane] == State.STARTING else state
         self.actions += len(lanes)
 
     def kill(self, lane: int) -> None:
         """Let a replica die with all that it serves."""
-        compiled.kill_lane(self.path, lane)
+        compiled.kill_lane(self._arrays, lane)
         self.state[lane] = EMPTY
 
-    def settle(self, serving: int, warm: int, now_us: int, room: int, victims: Sequence[int] = ()) -> int:
+    def settle(
+        self,
+        serving: int,
+        warm: int,
+        now_us: int,
+        room: int,
+        *,
+        hold: bool = False,
+        victims: Sequence[int] | None = None,
+    ) -> int:
         """Lead what exists towards what is wanted, as `actuate.diff` would: labels first, then farewells, then creates.
 
         Parameters
         ----------
         serving, warm
             Wanted.
+        now_us
+            The present.
         room
             GPUs that are free for new replicas.
+        hold
+            Nothing may be removed.
         victims
-            Numbers of replicas, best victim first; those not named come after, youngest first.
+            Numbers of the replicas that may go, best first; None: all, the youngest first.
 
         Returns
         -------
         int
             GPUs that new replicas have taken.
         """
-        rank = {number: place for place, number in enumerate(victims)}
+        rank = {number: place for place, number in enumerate(victims or ())}
+        present = [int(lane) for lane in np.argsort(self.number, kind="stable") if self.state[lane] in _PRESENT]
 
-        def by_harm(lane: int) -> tuple[int, int]:
-            return rank.get(int(self.number[lane]), len(rank)), -int(self.number[lane])
+        def harm(lane: int) -> tuple[int, int, int]:
+            number = int(self.number[lane])
+            return int(self.state[lane]), rank.get(number, len(rank)), -number
 
-        lanes_in = {state: [int(lane) for lane in np.flatnonzero(self.state == state)] for state in State}
-        active, idle, coming = lanes_in[State.SERVING], lanes_in[State.WARM], lanes_in[State.STARTING]
+        excess = 0 if hold else max(0, len(present) - serving - warm)
+        may_go = [lane for lane in present if victims is None or int(self.number[lane]) in rank]
+        leave = sorted(may_go, key=harm)[:excess]
+        active = [lane for lane in present if self.state[lane] == State.SERVING and lane not in leave]
+        idle = [lane for lane in present if self.state[lane] == State.WARM and lane not in leave]
         self.promote(idle[: max(0, serving - len(active))], now_us)
-        surplus = sorted(active, key=by_harm)[: max(0, len(active) - serving)]
-        self.withdraw(surplus, State.WARM)
-        excess = max(0, len(active) + len(idle) + len(coming) - serving - warm)
-        leave = sorted(coming, key=by_harm)[:excess]
-        parked = surplus + idle[max(0, serving - len(active)) :]
-        leave += sorted(parked, key=by_harm)[: excess - len(leave)]
+        if not hold:
+            self.withdraw(sorted(active, key=harm)[: max(0, len(active) - serving)], State.WARM)
         self.withdraw(leave, State.DRAINING)
-        missing = serving + warm - len(active) - len(idle) - len(coming)
-        wanted = max(0, min(missing, room // self.gpus_each))
+        wanted = max(0, min(serving + warm - len(present) + len(leave), room // self.gpus_each))
         made = self.start(wanted, now_us) if wanted else 0
         self.actions += made
         return made * self.gpus_each
+
+    def total(self, field: int) -> int:
+        """Sum one of the lanes' counters over all replicas that ever were."""
+        return int(self.path.lane.reshape(-1, LANE_FIELDS)[:, field].sum() + self._past[field])
 
     def kv_used_milli(self, scrape: Scrape) -> I64:
         """Return each lane's KV usage in thousandths."""
@@ -234,7 +232,7 @@ class SimulatedService:
         """Return the last scrape in the terms of `core.snapshot.ReplicaRows`, one row a replica in order of birth."""
         lanes = np.flatnonzero(self.state != EMPTY)
         lanes = lanes[np.argsort(self.number[lanes], kind="stable")]
-        now_us = int(self.path.clock[datapath.NOW_US])
+        now_us = int(self.path.clock[layout.NOW_US])
         lane, counts = self.last_scrape.lane[lanes], self.last_scrape.counts[lanes]
         state = self.state[lanes]
         ready = state != State.STARTING
@@ -257,117 +255,14 @@ class SimulatedService:
             "requests_waiting": known(counts[:, WAITING]),
             "kv_tokens_total": known(np.full(len(lanes), self.kv_tokens)),
             "kv_tokens_used": known(kv_used),
-            "prompt_tokens_total": known(lane[:, datapath.PROMPT_TOTAL]),
-            "generation_tokens_total": known(lane[:, datapath.GENERATION_TOTAL]),
-            "prefix_query_tokens_total": known(lane[:, datapath.QUERY_TOTAL]),
-            "prefix_hit_tokens_total": known(lane[:, datapath.HIT_TOTAL]),
+            "prompt_tokens_total": known(lane[:, layout.PROMPT_TOTAL]),
+            "generation_tokens_total": known(lane[:, layout.GENERATION_TOTAL]),
+            "prefix_query_tokens_total": known(lane[:, layout.QUERY_TOTAL]),
+            "prefix_hit_tokens_total": known(lane[:, layout.HIT_TOTAL]),
             "preemptions_total": known(counts[:, PREEMPTIONS]),
-            "requests_finished_total": known(lane[:, datapath.FINISHED_TOTAL]),
-            "ttft_sum_ms": known(lane[:, datapath.TTFT_SUM_US] // 1000),
-            "itl_sum_ms": known(lane[:, datapath.ITL_SUM_US] // 1000),
-            "ttft_count": known(lane[:, datapath.TTFT_COUNT]),
-            "itl_count": known(lane[:, datapath.ITL_COUNT]),
+            "requests_finished_total": known(lane[:, layout.FINISHED_TOTAL]),
+            "ttft_sum_ms": known(lane[:, layout.TTFT_SUM_US] // 1000),
+            "itl_sum_ms": known(lane[:, layout.ITL_SUM_US] // 1000),
+            "ttft_count": known(lane[:, layout.TTFT_COUNT]),
+            "itl_count": known(lane[:, layout.ITL_COUNT]),
         }
-
-
-def _path(
-    trace: Trace, fleet: FleetSpec, row: int, *, classes: Sequence[Targets], noise_milli: int, lanes: int
-) -> DataPath:
-    """Lay out the arrays: memory by what can live at once, and the trace itself."""
-    seqs, kv_tokens = int(fleet.batch_max[row]), int(fleet.kv_tokens_prior[row])
-    caching = trace.prefix_ids is not None
-    bank = new_bank(
-        lanes=lanes,
-        seqs_max=seqs,
-        step_tokens_max=int(fleet.step_tokens_max[row]),
-        blocks=kv_tokens // BLOCK_TOKENS,
-        row_blocks=-(-_longest(trace, kv_tokens) // BLOCK_TOKENS),
-        caching=caching,
-    )
-    rows = lanes * (seqs + max(1, seqs // ALLOWANCE_SHARE)) + QUEUE_REQUESTS_MAX + 1
-    arrays = _numpy_bank(bank, lanes + rows, trace)
-    places = lanes + rows
-
-    def ints(count: int) -> I64:
-        return np.zeros(count, np.int64)
-
-    clock = ints(CLOCKS)
-    clock[datapath.NEXT_POLL_US] = POLL_US
-    clock[datapath.ROWS_FREE] = rows
-    clock[datapath.QUEUE_MAX] = QUEUE_REQUESTS_MAX
-    clock[datapath.START_WAIT_US], clock[datapath.BUSY_WAIT_US] = START_WAIT_US, BUSY_WAIT_US
-    clock[datapath.MODEL_LEN_MAX] = _longest(trace, kv_tokens)
-    clock[datapath.NOISE_MILLI] = noise_milli
-    lane = ints(lanes * LANE_FIELDS)
-    for number in range(lanes):
-        lane[number * LANE_FIELDS + datapath.ROUTABLE_US] = NEVER_US
-        lane[number * LANE_FIELDS + datapath.STEP_END_US] = NEVER_US
-    seconds = trace.duration_us // SECOND_US + 1
-    offsets = trace.prefix_offsets if trace.prefix_offsets is not None else ints(len(trace) + 1)
-    return DataPath(
-        bank=arrays,
-        clock=clock,
-        lane=lane,
-        times=ints(lanes * 5),
-        ends=ints(lanes * ENDS),
-        stack_step=ints(lanes * STACK),
-        stack_gap=ints(lanes * STACK),
-        **{name: ints(places) for name in _ROW_FIELDS},
-        rows=np.arange(places - 1, lanes - 1, -1),
-        hold_before=ints(places),
-        hold_after=ints(places),
-        sent_before=np.arange(places),
-        sent_after=np.arange(places),
-        trace_us=trace.arrival_us,
-        trace_prompt=trace.prompt_tokens,
-        trace_output=trace.output_tokens,
-        trace_id_at=offsets,
-        targets=np.array(
-            [
-                value
-                for target in classes
-                for value in (
-                    target.ttft_ms,
-                    target.ttft_per_1k_prompt_tokens_ms,
-                    target.itl_mean_ms,
-                    target.itl_worst_second_ms,
-                )
-            ]
-        ),
-        score=ints(len(classes) * SCORES),
-        ttft_ms=ints(TTFT_BINS_MS),
-        itl_10th_ms=ints(ITL_BINS_10TH_MS),
-        second_arrived=ints(seconds),
-        second_good=ints(seconds),
-    )
-
-
-def _longest(trace: Trace, kv_tokens: int) -> int:
-    """Return the longest sequence that an engine takes: the model's, as far as the KV cache and the trace need it."""
-    return min(MODEL_LEN_MAX, kv_tokens, int((trace.prompt_tokens + trace.output_tokens).max()))
-
-
-_ROW_FIELDS = ("arrived", "sent", "request", "pending", "first", "last", "join", "worst", "start_limit", "busy_limit")
-
-
-def _numpy_bank(bank: Bank, places: int, trace: Trace) -> Bank:
-    """Turn a bank of lists into one of int64 arrays with all its rows."""
-    size = np.array(bank.size)
-    size[ID_BLOCKS] = max(1, trace.prefix_block_tokens // BLOCK_TOKENS)
-    rows = {name: np.zeros(places, np.int64) for name in ROW_FIELDS}
-    ring = np.arange(places)
-    others = {
-        name: np.array(getattr(bank, name), np.int64)
-        for name in bank._fields
-        if name not in {*ROW_FIELDS, "size", "before", "after", "table", "ids"}
-    }
-    ids = trace.prefix_ids if trace.prefix_ids is not None else np.zeros(0, np.int64)
-    return Bank(
-        size=size,
-        before=ring.copy(),
-        after=ring.copy(),
-        table=np.zeros(places * bank.size[ROW_BLOCKS], np.int64),
-        ids=ids,
-        **rows,
-        **others,
-    )
