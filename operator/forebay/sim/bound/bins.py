@@ -1,4 +1,4 @@
-"""Demand on a grid of time: every rounding here lets work be done earlier, later or with a cheaper drop, never dearer.
+"""Demand on a grid of time: every rounding makes the work easier, never harder.
 
 Requests that arrive in one bin and are alike in size become one group with the loosest windows of its members. Pieces
 with windows of one length become one class: in a class, first come first served is earliest deadline first, so two
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forebay.sim.bound.demand import F64, Demand
     from forebay.sim.trace import Trace
 
-BINS_MAX = 2000  # an hour in bins of 2 s, which tell as much as bins of 1 s within 0.4 %; a day in bins of 44 s
+BINS_MAX = 2000  # an hour in bins of 2 s: bins of 1 s raise a bound by 0.1 to 0.6 % and take 2 to 100 times as long
 BIN_LEAST_US = 10_000
 TAIL_US = 600_000_000  # after the last arrival; what may take longer shares one last long bin
 WINDOW_RATIO = 1.2  # of one class of windows to the next; with 1.1 a bound rises by 0.15 %

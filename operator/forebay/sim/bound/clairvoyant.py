@@ -97,13 +97,7 @@ def lower_bound(
     RuntimeError
         When the solver gives up.
     """
-    if boot_us < 0 or gpus_per_replica < 1 or (bin_us is not None and bin_us < 1):
-        raise ValueError(
-            f"a bound needs boot_us >= 0, gpus_per_replica >= 1 and bin_us >= 1, got {boot_us}, {gpus_per_replica} and "
-            f"{bin_us}"
-        )
-    if not 0 <= droppable_permille <= PERMILLE:
-        raise ValueError(f"droppable_permille must be 0 to {PERMILLE}, got {droppable_permille}")
+    _check(boot_us, droppable_permille, gpus_per_replica, bin_us)
     began = time.perf_counter()
     asked = demand(trace, times, batch_max, kv_tokens, targets)
     missed = int((~asked.servable).sum())
@@ -129,6 +123,16 @@ def lower_bound(
         columns=best.columns,
         seconds_solved=time.perf_counter() - began,
     )
+
+
+def _check(boot_us: int, droppable_permille: int, gpus_per_replica: int, bin_us: int | None) -> None:
+    if boot_us < 0 or gpus_per_replica < 1 or (bin_us is not None and bin_us < 1):
+        raise ValueError(
+            f"a bound needs boot_us >= 0, gpus_per_replica >= 1 and bin_us >= 1, got {boot_us}, {gpus_per_replica} and "
+            f"{bin_us}"
+        )
+    if not 0 <= droppable_permille <= PERMILLE:
+        raise ValueError(f"droppable_permille must be 0 to {PERMILLE}, got {droppable_permille}")
 
 
 def plan(bound: Bound, boot_us: int, slack: float = 0.0) -> I64:
