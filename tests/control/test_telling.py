@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,12 +11,13 @@ from aiohttp import web
 from kubernetes.aio import client
 
 from forebay.actuate.client import Kube
-from forebay.control import health
+from forebay.control import health, telling
 from forebay.control.checkpoint import INTERVAL_MS, Schedule, restored
 from forebay.control.telling import RETRY_MS, Telling
 from forebay.control.views import Findings
 from forebay.core import codec
 from forebay.observe.cluster import Change
+from forebay.report import metrics
 from forebay.report.publish import MIN_INTERVAL_MS
 from tests.control.test_loop import Scene, _current
 from tests.observe.test_gather import WALL, pod, service
@@ -120,6 +122,36 @@ async def test_a_budget_that_is_missing_is_made_and_one_that_is_there_is_left(se
     assert server.bodies[server.asked.index(("PATCH", "a"))]["kind"] == "PodDisruptionBudget"
 
 
+async def test_no_tick_tells_of_more_than_it_may_and_every_service_has_its_turn(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "TICK_MAX", 2)
+    services = [service(name) for name in "abcde"]
+    written = []
+    async with client.ApiClient(configuration=client.Configuration(host=server.url)) as api:
+        teller = Teller(Scene(*services), api)
+        teller.budgets |= {f"ns/{name}": None for name in "abcde"}
+        for second in range(10, 20):
+            await teller.tell(second * 1000)
+            written.append(server.asked.count(("PATCH", "status")))
+    assert written == [2, 4, *[5] * 8]
+
+
+async def test_what_was_read_is_not_written_again(server: Server, teller: Teller) -> None:
+    memory, services = teller.scene.judge.begin(10_000), teller.scene.judge.fleet().services
+    teller.telling.remember(memory, unreadable=())
+    teller.telling.checkpoint(memory, services, 11_000, all_of_them=True)
+    await teller.telling.settle(30)
+    assert server.asked == []
+    teller.telling.checkpoint(learned_more(memory), services, 12_000, all_of_them=True)
+    await teller.telling.settle(30)
+    assert server.asked == [("PATCH", "a")]
+
+
+def learned_more(memory: Any) -> Any:
+    return replace(memory, learned=replace(memory.learned, base_micro=memory.learned.base_micro + 1))
+
+
 async def test_a_refused_write_is_tried_again_after_a_while_and_not_each_tick(server: Server, teller: Teller) -> None:
     server.refuses = True
     await teller.tell(10_000)
@@ -181,6 +213,18 @@ def test_checkpoints_are_due_at_most_once_in_ten_minutes_and_only_when_they_diff
 
 
 # --- health and metrics ----------------------------------------------------------------------------------------------
+
+
+async def test_of_a_large_fleet_the_numbers_behind_decisions_are_not_on_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    scene.metrics.fleet.tell(scene.judge.look(scene.now, WALL).decisions, {}, {})
+    assert b"forebay_decision_input{" in scene.metrics.page()
+    monkeypatch.setattr(metrics, "INPUTS_SERVICES_MAX", 0)
+    page = scene.metrics.page()
+    assert b"forebay_decision_input{" not in page
+    assert b"forebay_replicas_desired{" in page
 
 
 async def test_health_says_what_is_wrong_and_metrics_tell_the_fleet() -> None:

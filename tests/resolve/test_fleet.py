@@ -14,6 +14,7 @@ from forebay.core.reasons import Reason
 from forebay.core.units import UNKNOWN
 from forebay.resolve.defaults import ReplicaDefaults
 from forebay.resolve.fleet import Fleet, Resolver
+from forebay.wire.names import ANNOTATION_PAUSED
 from tests.api.cases import POLICY, POOL, SERVICE, merged
 
 if TYPE_CHECKING:
@@ -318,6 +319,24 @@ def test_a_new_generation_is_read_anew_and_a_new_status_is_not():
     changed = merged(first, {"metadata": {"generation": 2}, "spec": {"scaling": {"maxReplicas": 3}}})
     assert resolver.resolve([changed], [], [], {}).spec.replicas_max[0] == 3
     assert len(resolver._parsed) == 1
+
+
+def test_a_service_is_resolved_anew_when_something_that_it_is_made_of_changed():
+    resolver = Resolver(DEFAULTS)
+    mine = merged(service("mine"), {"spec": {"model": {"servedName": "chat"}, "sloPolicyRef": {"name": "p"}}})
+    (first,) = resolver.resolve([mine], [], [], {}).services
+    (again,) = resolver.resolve([merged(mine, {"status": {"replicas": 1}})], [], [], {}).services
+    assert again is first
+    older = service("older", created="2020-01-01T00:00:00Z")
+    older["spec"]["model"]["servedName"] = "chat"
+    lost = resolver.resolve([mine, older], [], [], {}).services[0]
+    assert lost.key == "chat/mine"
+    assert lost.served_names == ()
+    paused = merged(mine, {"metadata": {"annotations": {ANNOTATION_PAUSED: "true"}}})
+    assert resolver.resolve([paused], [], [], {}).services[0].mode is Mode.PAUSED
+    assert Reason.POLICY_NOT_FOUND in [problem.reason for problem in first.problems]
+    with_policy = resolver.resolve([mine], [merged(POLICY, {"metadata": {"name": "p"}})], [], {}).services[0]
+    assert with_policy.problems == ()
 
 
 json = st.recursive(

@@ -64,8 +64,9 @@ class Schedule:
         """Return (service, text) of those that are due and differ from what was last written."""
         due = []
         for row, service in enumerate(memory.services):
-            when = self._due_ms.setdefault(service, now_ms + _jittered())
-            if now_ms < when and not all_of_them:
+            if service not in self._due_ms:
+                self._due_ms[service] = now_ms + _jittered()
+            if now_ms < self._due_ms[service] and not all_of_them:
                 continue
             self._due_ms[service] = now_ms + _jittered()
             text = codec.encode_learned(memory, row)

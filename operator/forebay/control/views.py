@@ -34,6 +34,8 @@ class Findings:
 
 def counts_of(service: Service, pods: Sequence[ReplicaPod]) -> Counts:
     """Count a service's replicas by what they do; those that leave or have failed do nothing else."""
+    if not pods:
+        return Counts()
     here = [pod for pod in pods if not pod.leaving and not pod.failed]
     serving = [pod for pod in here if pod.state is ReplicaState.SERVING]
     revision = service.plan.revision if service.plan is not None else None

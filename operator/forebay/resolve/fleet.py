@@ -13,7 +13,7 @@ from forebay.api.inference_service import InferenceService
 from forebay.api.parse import InvalidObjectError, parse
 from forebay.resolve.columns import columns
 from forebay.resolve.references import Pool, read_policy, read_pool
-from forebay.resolve.served_names import key_of, owners_of_names
+from forebay.resolve.served_names import key_of, names_claimed, owners_of_names
 from forebay.resolve.service import Service, World, resolve_service, unreadable
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class _Made:
+    """A resolved service, and what of it and of others it was made of beside its spec."""
+
+    of: tuple[object, ...]
+    service: Service
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """The specification of everything; services and pools are in the order of the rows of `spec`."""
 
@@ -35,11 +43,13 @@ class Fleet:
 
 
 class Resolver:
-    """Translates the fleet; remembers what it has parsed, since most services do not change between two looks."""
+    """Translates the fleet; remembers what it made, since most services do not change between two looks."""
 
     def __init__(self, defaults: ReplicaDefaults) -> None:
         self._defaults = defaults
         self._parsed: dict[tuple[str, int], InferenceService | InvalidObjectError] = {}
+        self._around: tuple[object, ...] = ()  # what all services were resolved within
+        self._resolved: dict[tuple[str, int], _Made] = {}
 
     def resolve(
         self,
@@ -72,7 +82,7 @@ class Resolver:
             defaults=self._defaults,
         )
         self._parse(living)
-        resolved = tuple(self._one(raw, world) for raw in living)
+        resolved = self._resolve(living, world)
         named = [pool for pool in world.pools.values() if isinstance(pool, Pool)]
         every = {pool.name: pool for pool in (*named, *(service.pool for service in resolved))}
         listed = tuple(every[name] for name in sorted(every))
@@ -91,6 +101,20 @@ class Resolver:
         for raw in living:
             version = _version(raw)
             self._parsed[version] = before[version] if version in before else _parsed(raw)
+
+    def _resolve(self, living: list[Object], world: World) -> tuple[Service, ...]:
+        around = (world.policies, world.pools, world.namespaces)
+        before = self._resolved if around == self._around else {}
+        self._around, self._resolved = around, {}
+        for raw in living:
+            version = _version(raw)
+            owners = [world.owners.get(name) for name in names_claimed(raw)]
+            of = (raw["metadata"].get("annotations"), owners)
+            made = before.get(version)
+            if made is None or made.of != of:
+                made = _Made(of, self._one(raw, world))
+            self._resolved[version] = made
+        return tuple(made.service for made in self._resolved.values())
 
     def _one(self, raw: Object, world: World) -> Service:
         parsed = self._parsed[_version(raw)]
