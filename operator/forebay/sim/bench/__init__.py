@@ -1,0 +1,1 @@
+"""`forebay bench`: every judge on every workload, held against the clairvoyant bound."""
