@@ -171,8 +171,7 @@ def run(
         Told the second that was played, and how many there are.
     """
     for service, count in zip(services, initial, strict=True):
-        service.start(count, 0, ready=True)
-        service.settle(count, 0, 0, 0)
+        service.begin(count)
     seconds = max(service.trace.duration_us for service in services) // SECOND_US + TAIL_S
     pace_us = EARLY_US if judge.hears_pushes else SCRAPE_AGE_US
     for second in range(1, seconds + 1):

@@ -17,6 +17,7 @@ from forebay.engine_model.bank import BLOCK_TOKENS
 from forebay.engine_model.step_time import StepTimes
 from forebay.resolve.defaults import ReplicaDefaults
 from forebay.resolve.fleet import Resolver
+from forebay.resolve.profiles import find_gpu, find_model, load
 from forebay.sim.datapath.layout import PS_PER_US
 from forebay.sim.run import Pool, run
 from forebay.sim.score import Score, score_of
@@ -25,6 +26,7 @@ from forebay.sim.service import SimulatedService
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from forebay.api.inference_service import InferenceServiceSpec
     from forebay.core.fleet import FleetSpec
     from forebay.sim.run import Judge
     from forebay.sim.trace import Trace
@@ -129,12 +131,14 @@ def build(
     ScenarioError
         When a service is blocked, has no prior, no trace or no room in its pool's GPUs.
     """
+    if not services:
+        raise ScenarioError("there is no service to simulate: give an InferenceService, or a trace with --model")
     fleet = Resolver(_NO_IMAGES).resolve(services, policies, pools, {})
     for service in fleet.services:
         if service.blocked:
             raise ScenarioError("; ".join(f"{service.key}: {problem.message}" for problem in service.problems))
         if service.prior is None:
-            raise ScenarioError(f"{service.key}: nothing is known of its speed: {service.problems[0].message}")
+            raise ScenarioError(f"{service.key}: nothing is known of its speed: {_unknown(service.spec)}")
         if service.key not in traces:
             raise ScenarioError(f"{service.key} has no trace: give it one, or leave the service out")
         if service.prior.kv_tokens_total < BLOCK_TOKENS:
@@ -143,6 +147,17 @@ def build(
         if pool.gpus_max < 0:
             raise ScenarioError(f"pool {pool.name} does not say how many GPUs it has: set spec.maxGPUs of its GPUPool")
     return Scenario(fleet.spec, tuple(traces[service.key] for service in fleet.services))
+
+
+def _unknown(spec: InferenceServiceSpec | None) -> str:
+    """Say what the tables lack of a service that nothing else is wrong with."""
+    tables = load()
+    if spec is None or find_model(tables, spec.model.uri) is None:
+        return f"no profile of the model {spec.model.uri if spec else ''}; name one of {', '.join(tables.models)}"
+    if find_gpu(tables, spec.accelerators[0].type) is None:
+        gpu = spec.accelerators[0].type
+        return f"no profile of the accelerator {gpu or '(none is named)'}; name one of {', '.join(tables.gpus)}"
+    return f"no profile for dtype {spec.engine.dtype} and kvCacheDtype {spec.engine.kv_cache_dtype}; write Auto"
 
 
 def play(

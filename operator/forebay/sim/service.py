@@ -114,8 +114,13 @@ class SimulatedService:
         """Count the replicas in any of these states."""
         return int(np.isin(self.state, states).sum())
 
+    def begin(self, count: int) -> None:
+        """Let so many replicas serve from the first instant; nobody's action."""
+        self.promote(range(self.start(count, 0, ready=True)), -self.world.promote_ms * 1000)
+        self.actions = 0
+
     def start(self, count: int, now_us: int, *, ready: bool = False) -> int:
-        """Create replicas as far as lanes are free; return how many."""
+        """Create replicas as far as lanes are free, cold or loaded already; return how many."""
         lanes = np.flatnonzero(self.state == EMPTY)[:count]
         for lane in lanes:
             self._start(int(lane), now_us, ready=ready)

@@ -54,7 +54,7 @@ class Arrays:
         for name, column in zip(_columns(DataPath), flat, strict=True):
             if not isinstance(column, np.ndarray) or column.dtype != np.int64 or not column.flags.c_contiguous:
                 raise TypeError(f"{name} must be a contiguous int64 array")
-        self._kept = path
+        self.path = path
         self._table = np.array([[column.ctypes.data, column.size] for column in flat], np.int64)
         self.address = int(self._table.ctypes.data)
 
