@@ -52,53 +52,27 @@ def decoding(step_ms: int, seconds: int = 100, batch: int = 8) -> list[dict[str,
 @pytest.mark.parametrize(
     ("looks", "expected"),
     [
-        pytest.param([], 1100, id="the prior's pessimistic quartile"),
+        pytest.param([], 1000, id="the prior is right until proven wrong"),
         pytest.param(decoding(24), 1000, id="eight sequences step in 24 ms: the prior is right"),
         pytest.param(decoding(48), 2000, id="twice as slow"),
         pytest.param(decoding(12), 500, id="twice as fast"),
         pytest.param(decoding(240), 3000, id="ten times as slow is said to be three times"),
-        pytest.param(decoding(48, seconds=3), 1200, id="two seconds move the prior's quartile by a tenth"),
-        pytest.param([{"requests_running": 0}] * 100, 1100, id="no tokens, no sample"),
+        pytest.param(decoding(48, seconds=3), 1000, id="two seconds move nothing"),
+        pytest.param([{"requests_running": 0}] * 100, 1000, id="no tokens, no sample"),
+        pytest.param(decoding(100, batch=1), 1000, id="ten gaps in a second are one request's own story"),
     ],
 )
-def test_the_decode_scale(looks: list[dict[str, Any]], expected: int) -> None:
-    assert learning.decode_scale_milli(after(looks).learned).tolist() == [expected]
+def test_the_time_scale(looks: list[dict[str, Any]], expected: int) -> None:
+    assert usual(after(looks)).time_scale_milli.tolist() == [expected]
 
 
 def test_prefill_in_the_same_second_stretches_the_gaps_and_not_the_scale() -> None:
-    # Five prompts of 1000 tokens are 0.5 s of prefill, 0.55 s by the pessimistic scale: gaps of 24 / 0.45 = 53 ms.
+    # Three prompts of 1000 tokens hold everybody up for 0.3 s: 700 ms hold 29 steps of 24 ms, a mean gap of 34 ms.
     looks = [
-        look | {"prompt_tokens_total": 5000 * second, "ttft_count": 5 * second}
-        for second, look in enumerate(decoding(53))
+        look | {"prompt_tokens_total": 3000 * second, "ttft_count": 3 * second}
+        for second, look in enumerate(decoding(34))
     ]
-    assert learning.decode_scale_milli(after(looks).learned).tolist() == [1000]
-
-
-def prefilling(ttft_ms: int, prompt_tokens: int, waiting: int = 0) -> list[dict[str, Any]]:
-    return [
-        {
-            "requests_running": 1,
-            "requests_waiting": waiting,
-            "ttft_count": second,
-            "ttft_sum_ms": ttft_ms * second,
-            "prompt_tokens_total": prompt_tokens * second,
-        }
-        for second in range(100)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("looks", "expected"),
-    [
-        # One sequence steps in 20.5 x 1.1 = 22.55 ms; what is left of 223 ms is twice the 100 ms of the prior.
-        pytest.param(prefilling(223, 1000), 2000, id="a quiet engine that takes twice as long"),
-        pytest.param(prefilling(123, 1000), 1000, id="a quiet engine that is as the prior says"),
-        pytest.param(prefilling(900, 1000, waiting=1), 1100, id="where something waits the time says nothing"),
-        pytest.param(prefilling(900, 100), 1100, id="a prompt of 10 ms cannot be told from the step it waits for"),
-    ],
-)
-def test_the_prefill_scale(looks: list[dict[str, Any]], expected: int) -> None:
-    assert learning.prefill_scale_milli(after(looks).learned).tolist() == [expected]
+    assert usual(after(looks)).time_scale_milli.tolist() == [1000]
 
 
 def test_lengths_begin_at_the_prior_and_follow_what_is_seen() -> None:

@@ -1,7 +1,7 @@
 """What one replica can do within the SLO and its KV budget, judged by what was learned before this look.
 
-Engines do not report step times, so all five constants cannot be told apart by their metrics: only two scales of the
-prior are learned, decode and prefill, and the pessimistic quartile of each is used.
+Engines do not report step times, so the five constants cannot be told apart by their metrics: only their common scale
+is learned, from the gaps between tokens, which hold decode and prefill in the mix in which the traffic has them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from forebay.core import learning, step_times
+from forebay.core import step_times
 from forebay.core.units import MILLI, clamp, known
 
 if TYPE_CHECKING:
     from forebay.core.fleet import FleetSpec
     from forebay.core.learning import Usual
-    from forebay.core.memory import Learned
     from forebay.core.sight import Sight
     from forebay.core.units import I64, Bool
 
-# Shrinking is judged against this share of each target, growing against the whole of it: the gap between them is what
-# keeps a constant load from moving the fleet.
+# Shrinking is judged against this share of each target, growing against nearly the whole of it: the gap between them is
+# what keeps a constant load from moving the fleet. The twentieth is for replicas that are slower than their mean.
 KEEP_MILLI: Final = 800
+GROW_MILLI: Final = 950
 _US_PER_MS: Final = 1000
 _NS_PER_US: Final = 1000
 # An hour of decode for one answer, or a second of prefill for one token, is a wrong constant; capping both keeps every
@@ -38,11 +38,11 @@ class Capacity:
     modelled: Bool  # a step-time prior exists; without one only batch occupancy is judged
     feasible: Bool  # a request alone meets the targets; where not, no number of replicas does
     batch_best: I64  # sequences that a replica can hold at once: slots, KV budget and ITL all allow it
-    batch_keep: I64  # likewise at KEEP_MILLI of the ITL target
     step_us: I64  # a decode step at batch_best
     prefill_us: I64  # the uncached part of a mean prompt
     prefill_ns_per_token: I64  # prefill time per prompt token, cached ones counted too
     answer_us: I64  # a mean answer's share of the decode steps at batch_best
+    answer_keep_us: I64  # likewise in the batch that keeps within KEEP_MILLI of the ITL target
     residence_ms: I64  # a request's time in the batch at batch_best
     slack_ms: I64  # what the TTFT target leaves for waiting
     prefill_share_milli: I64  # most of its time that a replica may prefill before the queue misses the TTFT target
@@ -50,25 +50,23 @@ class Capacity:
     kv_tokens: I64  # KV slots, UNKNOWN where neither the engine nor the tables say
 
 
-def capacity_of_one(fleet: FleetSpec, learned: Learned, usual: Usual, seen: Sight) -> Capacity:
+def capacity_of_one(fleet: FleetSpec, usual: Usual, seen: Sight) -> Capacity:
     """Work out what one replica of each service can do.
 
     Parameters
     ----------
     fleet
         Priors and targets.
-    learned
-        Scales as they were before this look, so that at fixed memory more demand can only ask for more.
     usual
-        Lengths, likewise.
+        Lengths and the scale as they were before this look, so that at fixed memory more demand can only ask for more.
     seen
         For the KV slots that engines report.
     """
     modelled, every = step_times.modelled(fleet), slice(None)
     context = usual.prompt_tokens + usual.answer_tokens // 2
-    steps = step_times.decode_step(fleet, every, learning.decode_scale_milli(learned), context)
-    prefill_scale = learning.prefill_scale_milli(learned)
-    prefill_us = step_times.prefill_us(fleet, every, prefill_scale, usual.prompt_tokens, usual.hit_milli)
+    scale_milli = usual.time_scale_milli
+    steps = step_times.decode_step(fleet, every, scale_milli, context)
+    prefill_us = step_times.prefill_us(fleet, every, scale_milli, usual.prompt_tokens, usual.hit_milli)
     prefill_us = np.where(modelled, prefill_us, 0)
     kv_tokens = np.where(known(seen.kv_tokens_each), seen.kv_tokens_each, fleet.kv_tokens_prior)
     slots = _slots(fleet, usual, kv_tokens)
@@ -76,24 +74,28 @@ def capacity_of_one(fleet: FleetSpec, learned: Learned, usual: Usual, seen: Sigh
     ttft_us = (fleet.ttft_target_ms + fleet.ttft_per_1k_prompt_tokens_ms * usual.prompt_tokens // 1000) * _US_PER_MS
     alone_us = steps.at_us(np.ones_like(slots))
     feasible = ~modelled | ((alone_us <= itl_us) & (prefill_us + alone_us <= ttft_us))
-    # Prefill takes its share out of every second, and stretches the gaps between tokens by it.
-    full_us = usual.answer_tokens * steps.at_us(slots) // slots
-    left_us = itl_us * full_us // np.maximum(full_us + prefill_us, 1)
     judged = modelled & feasible
-    best = np.where(judged, clamp(steps.largest_batch(left_us), 1, slots), slots)
-    keep = np.where(judged, clamp(steps.largest_batch(left_us * KEEP_MILLI // MILLI), 1, best), best)
+
+    def batch_within(share_milli: int) -> I64:
+        largest = steps.largest_batch(itl_us * share_milli // MILLI, prefill_us, usual.answer_tokens)
+        return np.where(judged, clamp(largest, 1, slots), slots)
+
+    def answer_us(batch: I64) -> I64:
+        time_us = usual.answer_tokens * (steps.at_us(batch) * _NS_PER_US // batch) // _NS_PER_US
+        return np.where(modelled, np.minimum(time_us, _LONG), 0)
+
+    best = batch_within(GROW_MILLI)
     step_us = steps.at_us(best)
-    answer_us = np.minimum(usual.answer_tokens * (step_us * _NS_PER_US // best) // _NS_PER_US, _LONG)
     spare_us = ttft_us - prefill_us - step_us
     return Capacity(
         modelled=modelled,
         feasible=feasible,
         batch_best=best,
-        batch_keep=keep,
         step_us=step_us,
         prefill_us=prefill_us,
         prefill_ns_per_token=np.minimum(prefill_us * _NS_PER_US // usual.prompt_tokens, _LONG),
-        answer_us=np.where(modelled, answer_us, 0),
+        answer_us=answer_us(best),
+        answer_keep_us=answer_us(batch_within(KEEP_MILLI)),
         residence_ms=np.maximum((prefill_us + usual.answer_tokens * step_us) // _US_PER_MS, 1),
         slack_ms=np.maximum(spare_us // _US_PER_MS - usual.lead_promote_ms, 0),
         prefill_share_milli=_prefill_share_milli(judged, spare_us, prefill_us),

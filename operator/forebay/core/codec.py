@@ -43,8 +43,7 @@ LEARNED_BYTES_MAX: Final = 8192
 
 _MAGIC: Final = b"FBAY"
 _BINS: Final = {
-    "decode_scale": SCALE_BINS,
-    "prefill_scale": SCALE_BINS,
+    "time_scale": SCALE_BINS,
     "lead_cold": LEAD_BINS,
     "lead_promote": LEAD_BINS,
     "rise": RISE_BINS,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from forebay.core.capacity import KEEP_MILLI
 from forebay.core.reasons import Reason
 from forebay.core.stages import Verdict
 from forebay.core.units import MILLI, UNKNOWN, ceil_div, known, last_that_applies, or_else
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 # A removal that had to be taken back within this time under the same load is not tried again for as long.
 REGRET_MS: Final = 1_800_000
 _SAME_LOAD_MILLI: Final = 1250
-_LESS_LOAD_MILLI: Final = 750
+_LESS_LOAD_MILLI: Final = 900
 # Of the KV slots when shrinking: the rest is for what grows while it is looked at.
 _KV_KEEP_MILLI: Final = 900
 
@@ -112,11 +111,10 @@ def remember_shrinking(facts: Facts, timers: Timers, serving: I64) -> Timers:
 def _suffices(facts: Facts) -> I64:
     """Return the fewest replicas with which every target is met with a fifth to spare, and the KV cache fits."""
     need, capacity, seen = facts.need, facts.capacity, facts.seen
-    by_use = ceil_div(need.keep_milli, KEEP_MILLI)
-    by_itl = ceil_div(need.sequences_milli, capacity.batch_keep * MILLI)
+    by_use = ceil_div(need.keep_milli, MILLI)
     slots = or_else(capacity.kv_tokens, 0) * _KV_KEEP_MILLI // MILLI
     by_kv = np.where(slots > 0, ceil_div(or_else(seen.kv_tokens_used, 0), np.maximum(slots, 1)), 0)
-    return np.maximum(np.maximum(by_use, by_itl), by_kv)
+    return np.maximum(by_use, by_kv)
 
 
 def _settle(facts: Facts, last: I64, wanted: I64, keep: I64, clock: _Clock) -> tuple[I64, _Clock]:

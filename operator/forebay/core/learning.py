@@ -29,6 +29,9 @@ _SCALE_WIDTH_MILLI: Final = 100
 # spread like that from 0.7 to 1.3. Its pessimistic quartile is 1.1.
 _SCALE_PRIOR: Final = np.array([0, 0, 1, 2, 3, 4, 3, 2, 1] + [0] * (SCALE_BINS - 9))
 _QUARTILE_PERMILLE: Final = 750
+_MEDIAN_PERMILLE: Final = 500
+# Fewer gaps in a second are those of one request, whose own prompt may be what it waited for.
+_TOKENS_LEAST: Final = 20
 _SCALE_LIMIT: Final = 512  # about ten minutes of seconds
 _LEAD_LIMIT: Final = 64  # starts
 # What became warm only after it was wanted had a cold start; one label is never that slow.
@@ -63,8 +66,7 @@ class Usual:
     dispersion_milli: I64  # variance of arrivals over their mean; 1000 for Poisson traffic, never below
     lead_cold_ms: I64
     lead_promote_ms: I64
-    decode_scale_milli: I64  # how much longer than the prior decode takes, pessimistically
-    prefill_scale_milli: I64
+    time_scale_milli: I64  # how much longer than the prior steps take
 
 
 def what_is_usual(fleet: FleetSpec, learned: Learned) -> Usual:
@@ -80,19 +82,14 @@ def what_is_usual(fleet: FleetSpec, learned: Learned) -> Usual:
         ),
         lead_cold_ms=_lead_ms(learned.lead_cold, fleet.lead_cold_ms),
         lead_promote_ms=_lead_ms(learned.lead_promote, fleet.lead_promote_ms),
-        decode_scale_milli=decode_scale_milli(learned),
-        prefill_scale_milli=prefill_scale_milli(learned),
+        time_scale_milli=time_scale_milli(learned),
     )
 
 
-def decode_scale_milli(learned: Learned) -> I64:
-    """Return how much longer than the prior decode takes, pessimistically."""
-    return _scale_milli(learned.decode_scale)
-
-
-def prefill_scale_milli(learned: Learned) -> I64:
-    """Return how much longer than the prior prefill takes, pessimistically."""
-    return _scale_milli(learned.prefill_scale)
+def time_scale_milli(learned: Learned) -> I64:
+    """Return how much longer than the prior steps take: the median second, the prior counting as sixteen."""
+    middle = histogram.quantile(learned.time_scale + _SCALE_PRIOR, _MEDIAN_PERMILLE)
+    return _SCALE_FIRST_MILLI + _SCALE_WIDTH_MILLI * middle
 
 
 def learn(
@@ -115,8 +112,7 @@ def learn(
     timers
         For when a promotion was decided.
     """
-    decode_milli, decode_seen = _decode_sample(fleet, usual, snapshot, change)
-    prefill_milli, prefill_seen = _prefill_sample(fleet, usual, snapshot, change)
+    scale_milli, scale_seen = _scale_sample(fleet, usual, snapshot, change)
     service, services = snapshot.replicas.service, len(fleet.services)
     cold_ms, cold_seen = _slowest(change.started, snapshot.replicas.since_created_ms, service, services)
     raised_ms = timers.raised_ms[service]
@@ -125,8 +121,7 @@ def learn(
     promote_ms, promote_seen = _slowest(promoted, waited_ms, service, services)
     scaled = replace(
         learned,
-        decode_scale=histogram.add(learned.decode_scale, decode_seen, _scale_bin(decode_milli), _SCALE_LIMIT),
-        prefill_scale=histogram.add(learned.prefill_scale, prefill_seen, _scale_bin(prefill_milli), _SCALE_LIMIT),
+        time_scale=histogram.add(learned.time_scale, scale_seen, _scale_bin(scale_milli), _SCALE_LIMIT),
         lead_cold=histogram.add(learned.lead_cold, cold_seen, _lead_bin(cold_ms), _LEAD_LIMIT),
         lead_promote=histogram.add(learned.lead_promote, promote_seen, _lead_bin(promote_ms), _LEAD_LIMIT),
     )
@@ -152,8 +147,12 @@ def learn_rise(learned: Learned, ended: Bool, rise: I64) -> Learned:
     return replace(learned, rise=histogram.add(learned.rise, ended, rise, _RISE_LIMIT))
 
 
-def _decode_sample(fleet: FleetSpec, usual: Usual, snapshot: Snapshot, change: ReplicaChange) -> tuple[I64, Bool]:
-    """Compare the gaps between tokens with what the prior says of the batches that made them."""
+def _scale_sample(fleet: FleetSpec, usual: Usual, snapshot: Snapshot, change: ReplicaChange) -> tuple[I64, Bool]:
+    """Compare the gaps between tokens with what the prior says of the batches that made them, prefills included.
+
+    The mean gap holds both kinds of work, in the mix in which this traffic has them: so one scale serves both. The time
+    to first token cannot tell them apart: a prompt also waits for the step under way and for its neighbours' prompts.
+    """
     rows = snapshot.replicas
     service, services = rows.service, len(fleet.services)
     usable = known(change.running_before) & known(rows.requests_running) & (change.elapsed_ms > 0)
@@ -163,45 +162,19 @@ def _decode_sample(fleet: FleetSpec, usual: Usual, snapshot: Snapshot, change: R
     measured = usable & known(rows.kv_tokens_used) & (running > 0)
     context = np.where(measured, rows.kv_tokens_used // np.maximum(running, 1), context)
     step_us = step_times.decode_step(fleet, service, MILLI, clamp(context, 1, LENGTH_MAX)).at_us(batch)
-    busy_us = _prefill_of(fleet, service, usual.prefill_scale_milli[service], change)
-    # A second full of prefill stretches the gaps without bound; beyond fourfold nothing can be told apart.
-    elapsed_us = change.elapsed_ms * 1000
-    left_us = np.maximum(elapsed_us - busy_us, elapsed_us // 4 + 1)
-    expected_us = step_us * np.where(usable, elapsed_us, 0) // left_us
-    return _ratio(
-        np.where(usable, change.itl_sum_ms * 1000, 0),
-        np.where(usable, expected_us * np.minimum(change.itl_count, 10**6), 0),
-        service,
-        services,
-    )
+    # Each prompt's prefill holds up everybody in the batch, once.
+    busy_us = _prefill_of(fleet, service, change)
+    expected_us = step_us * np.minimum(change.itl_count, 10**6) + busy_us * batch
+    enough = usable & (change.itl_count >= _TOKENS_LEAST)
+    return _ratio(np.where(enough, change.itl_sum_ms * 1000, 0), np.where(enough, expected_us, 0), service, services)
 
 
-def _prefill_sample(fleet: FleetSpec, usual: Usual, snapshot: Snapshot, change: ReplicaChange) -> tuple[I64, Bool]:
-    """Compare the time to first token with the prior, where nothing queued and the prompt outweighs the step."""
-    rows = snapshot.replicas
-    service, services = rows.service, len(fleet.services)
-    quiet = (change.waiting_before == 0) & (rows.requests_waiting == 0) & (change.ttft_count > 0)
-    quiet &= known(change.running_before) & known(rows.requests_running)
-    model_us = _prefill_of(fleet, service, MILLI, change)
-    context = (usual.prompt_tokens + usual.answer_tokens // 2)[service]
-    step = step_times.decode_step(fleet, service, usual.decode_scale_milli[service], context)
-    batch = clamp(np.where(quiet, rows.requests_running, 0), 1, 10**5)
-    others_us = step.at_us(batch) * np.minimum(change.ttft_count, 10**6)
-    quiet &= model_us > others_us
-    return _ratio(
-        np.where(quiet, np.maximum(change.ttft_sum_ms * 1000 - others_us, 0), 0),
-        np.where(quiet, model_us, 0),
-        service,
-        services,
-    )
-
-
-def _prefill_of(fleet: FleetSpec, row: I64, scale: I64 | int, change: ReplicaChange) -> I64:
-    """Return the time that the prompts of each replica take to prefill, as a model with this scale has it."""
+def _prefill_of(fleet: FleetSpec, row: I64, change: ReplicaChange) -> I64:
+    """Return the time that the prompts of each replica take to prefill, as the prior has it."""
     hit = MILLI * change.prefix_hit_tokens // np.maximum(change.prefix_query_tokens, 1)
     prompts = clamp(change.ttft_count, 1, 10**6)
     each = clamp(change.prompt_tokens // prompts, 0, LENGTH_MAX)
-    return step_times.prefill_us(fleet, row, scale, each, clamp(hit, 0, MILLI)) * prompts
+    return step_times.prefill_us(fleet, row, MILLI, each, clamp(hit, 0, MILLI)) * prompts
 
 
 def _ratio(observed_us: I64, expected_us: I64, service: I64, services: int) -> tuple[I64, Bool]:
@@ -250,10 +223,6 @@ def _learn_lengths(learned: Learned, snapshot: Snapshot, change: ReplicaChange, 
 
 def _fade(column: I64, where: Bool) -> I64:
     return np.where(where, column // 2, column)
-
-
-def _scale_milli(counts: I64) -> I64:
-    return _SCALE_FIRST_MILLI + _SCALE_WIDTH_MILLI * histogram.quantile(counts + _SCALE_PRIOR, _QUARTILE_PERMILLE)
 
 
 def _scale_bin(sample_milli: I64) -> I64:

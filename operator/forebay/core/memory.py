@@ -49,8 +49,7 @@ class Safety:
 class Learned:
     """What was measured of a service's engine and traffic. Sums that grow large are halved: old news fades. [S]."""
 
-    decode_scale: I64  # [S, SCALE_BINS] seconds in which decode took that many tenths of what the model says
-    prefill_scale: I64  # [S, SCALE_BINS] likewise for prefill
+    time_scale: I64  # [S, SCALE_BINS] seconds in which steps took that many tenths of what the model says
     lead_cold: I64  # [S, LEAD_BINS] starts that took that long, pod created until ready
     lead_promote: I64  # [S, LEAD_BINS] promotions that took that long, decided until the label was seen
     rise: I64  # [S, RISE_BINS] periods of one cold lead time in which the need rose by that many replicas
@@ -284,8 +283,7 @@ def _prior(fleet: FleetSpec) -> Learned:
         return np.full(count, value, np.int64)
 
     return Learned(
-        decode_scale=np.zeros((count, SCALE_BINS), np.int64),
-        prefill_scale=np.zeros((count, SCALE_BINS), np.int64),
+        time_scale=np.zeros((count, SCALE_BINS), np.int64),
         lead_cold=np.zeros((count, LEAD_BINS), np.int64),
         lead_promote=np.zeros((count, LEAD_BINS), np.int64),
         rise=np.zeros((count, RISE_BINS), np.int64),

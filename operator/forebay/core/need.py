@@ -70,7 +70,8 @@ def need_of(rates: Rates, capacity: Capacity, usual: Usual) -> Need:
     milli = np.minimum(np.maximum(stable, burst), NEED_MAX_MILLI)
     sure = np.minimum(burst, NEED_MAX_MILLI) * rates.burst_sure_milli // MILLI
     prefill, decode = np.maximum(prefill, burst_prefill), np.maximum(decode, burst_decode)
-    keep = np.maximum(_by_time(prefill, decode, capacity.prefill_keep_milli), milli)
+    kept = np.maximum(rates.stable_milli, rates.burst_milli) * capacity.answer_keep_us // 10**6
+    keep = np.maximum(_by_time(prefill, kept, capacity.prefill_keep_milli), milli)
     return Need(
         milli=milli,
         sure_milli=np.minimum(np.maximum(stable, sure), NEED_MAX_MILLI),

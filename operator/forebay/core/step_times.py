@@ -35,9 +35,15 @@ class DecodeStep:
         step_us: I64 = np.minimum((self.base_ps + self.each_ps * batch) // PS_PER_US, _LONG_US)
         return step_us
 
-    def largest_batch(self, step_us: I64) -> I64:
-        """Return the largest batch whose step takes no longer; 0 where even an empty one does."""
-        batch: I64 = np.maximum(step_us * PS_PER_US - self.base_ps, 0) // np.maximum(self.each_ps, 1)
+    def largest_batch(self, itl_us: I64, prefill_us: I64, answer_tokens: I64) -> I64:
+        """Return the largest batch whose tokens come no later than `itl_us` apart; 0 where even an empty one's do.
+
+        Whoever leaves after `answer_tokens` steps is followed by a prompt that takes `prefill_us` of everybody's time:
+        each member costs a step its own decode and one answer's share of a prefill, `base + B * (each + prefill /
+        answer)`. In terms of utilization u that is Little's law and `itl = base / (1 - u)`.
+        """
+        each_ps = self.each_ps + prefill_us * PS_PER_US // answer_tokens
+        batch: I64 = np.maximum(itl_us * PS_PER_US - self.base_ps, 0) // np.maximum(each_ps, 1)
         return batch
 
 
