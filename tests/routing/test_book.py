@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from forebay.routing.book import Book
+from forebay.routing.rules import UNKNOWN
 from forebay.routing.service import Counters, Limits, Outcome, Refusal, ServiceSpec
 from forebay.wire.signals import ReplicaSignals
 
@@ -229,6 +232,35 @@ def test_a_slow_replica_is_found_by_its_own_numbers_and_gets_less() -> None:
     [route] = book.release(KEY, 2_000)
     assert route.endpoints[0] == "10.0.0.1:8000"
     assert book.services[KEY].replicas["r0"].prefill_tokens_per_s == 2_000
+
+
+def paced(uid: str, gaps: int, gap_ms: int) -> ReplicaSignals:
+    return report(
+        uid, prompt_tokens_total=0, requests_finished_total=0, itl_sum_ms=gaps * gap_ms, itl_buckets=(0, gaps)
+    )
+
+
+def test_a_replica_whose_tokens_come_slowly_gets_less() -> None:
+    book = a_book(queue_requests_max=64)
+    book.set_service(replace(SPEC, batch_max=64), 1_000)
+    for uid in ("r1", "r2"):
+        serve(book, uid, 1_000)
+        book.observe(KEY, paced(uid, 0, 0), 1_000)
+    book.observe(KEY, paced("r1", 100, 60), 2_000)
+    book.observe(KEY, paced("r2", 100, 30), 2_000)
+    for number in range(60):
+        assert admit(book, f"q{number}", 2_000)
+    # By pace alone 60 x (33 + a) = 30 x (33 + b), nine of sixty; the prompts that pile up before the quick one add six.
+    sent = Counter(route.endpoints[0] for route in book.release(KEY, 2_000))
+    assert sent == {"10.0.0.1:8000": 15, "10.0.0.2:8000": 45}
+
+
+def test_fewer_gaps_than_say_anything_teach_no_pace() -> None:
+    book = a_book()
+    serve(book, "r1", 1_000)
+    book.observe(KEY, paced("r1", 0, 0), 1_000)
+    book.observe(KEY, paced("r1", 5, 500), 2_000)
+    assert book.services[KEY].replicas["r1"].pace == UNKNOWN
 
 
 def test_pending_tokens_are_what_the_engine_has_not_counted_yet() -> None:

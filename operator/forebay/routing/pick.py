@@ -1,10 +1,10 @@
-"""DECIDE: where a request goes: to the replica with room that will give its first token soonest."""
+"""DECIDE: where a request goes: to the replica with room that will answer it best, first token and rhythm weighed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forebay.routing.rules import UNKNOWN, predicted_ttft_ms
+from forebay.routing.rules import UNKNOWN, cost_ms, predicted_itl_us, predicted_ttft_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +24,12 @@ def rate_of_service(replicas: Iterable[Replica]) -> int:
     return sum(rates) // len(rates) if rates else PREFILL_FIRST_TOKENS_PER_S
 
 
+def pace_of_service(replicas: Iterable[Replica]) -> int:
+    """Average the measured paces; 0 before any is known: then none is told apart by it."""
+    paces = [r.pace for r in replicas if r.pace != UNKNOWN]
+    return sum(paces) // len(paces) if paces else 0
+
+
 def order(replicas: Iterable[Replica], prompt_tokens: int, mean_prompt_tokens: int, now_ms: int) -> list[Replica]:
     """List where a request should go, best first; empty: it has to wait.
 
@@ -41,21 +47,23 @@ def order(replicas: Iterable[Replica], prompt_tokens: int, mean_prompt_tokens: i
     Returns
     -------
     list
-        Empty unless at least one has room. Then up to DESTINATIONS_MAX: those with room by predicted wait, behind them
+        Empty unless at least one has room. Then up to DESTINATIONS_MAX: those with room by predicted cost, behind them
         those without, which serve only when every better one refuses the connection.
     """
     routable = [r for r in replicas if r.routable]
-    usual = 0
-    if any(r.prefill_tokens_per_s == UNKNOWN for r in routable):
-        usual = rate_of_service(routable)
+    usual_rate = usual_pace = 0
+    if any(UNKNOWN in (r.prefill_tokens_per_s, r.pace) for r in routable):
+        usual_rate, usual_pace = rate_of_service(routable), pace_of_service(routable)
     ranked: list[tuple[bool, int, int, str, Replica]] = []
     for replica in routable:
         load, age_ms = replica.look(now_ms)
         ahead = replica.pending_tokens + replica.others_waiting * mean_prompt_tokens
-        rate = usual if replica.prefill_tokens_per_s == UNKNOWN else replica.prefill_tokens_per_s
-        wait_ms = predicted_ttft_ms(ahead + prompt_tokens, rate, load, replica.batch_max, age_ms)
+        rate = usual_rate if replica.prefill_tokens_per_s == UNKNOWN else replica.prefill_tokens_per_s
+        pace = usual_pace if replica.pace == UNKNOWN else replica.pace
+        ttft_ms = predicted_ttft_ms(ahead + prompt_tokens, rate, load, replica.batch_max, age_ms)
+        cost = cost_ms(ttft_ms, predicted_itl_us(pace, load))
         full = not replica.has_room(load, age_ms, prompt_tokens)
-        ranked.append((full, wait_ms, load, replica.uid, replica))
+        ranked.append((full, cost, load, replica.uid, replica))
     ranked.sort()  # uids differ, so no two replicas are ever compared
     if not ranked or ranked[0][0]:
         return []

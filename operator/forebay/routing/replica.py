@@ -47,6 +47,8 @@ class Replica:
         Serving, Ready, not being deleted, and known to Envoy.
     prefill_tokens_per_s : int
         Measured; UNKNOWN until the engine finished a prompt between two reports.
+    pace : int
+        `rules.pace_of` its gaps between tokens; UNKNOWN until it made enough of them between two reports.
     kv_tokens_total, kv_tokens_used : int
         Of the last report; UNKNOWN where it does not say.
     """
@@ -57,6 +59,7 @@ class Replica:
     routable: bool = False
     leaving: bool = False  # its pod is gone; it stays until its requests have ended
     prefill_tokens_per_s: int = UNKNOWN
+    pace: int = UNKNOWN
     kv_tokens_total: int = UNKNOWN
     kv_tokens_used: int = UNKNOWN
     sent: dict[str, Sent] = field(default_factory=dict)  # in order of sending
@@ -143,6 +146,7 @@ class Replica:
             total = own_then + self.others
             self._see(counted.prompt_tokens * own_then // total if total else 0, at_ms)
             self._learn_rate(before, report, counted)
+            self._learn_pace(before, report, total)
         if report.requests_running is not None and report.requests_waiting is not None:
             seen = max(0, report.requests_running + report.requests_waiting - own_then)
             # Two reports must show it: an end that the engine's gauge has not seen yet looks like a foreign request.
@@ -178,7 +182,13 @@ class Replica:
         if prefill_ms <= 0:
             return
         rate = max(1, 1_000 * counted.prompt_tokens // prefill_ms)
-        self.prefill_tokens_per_s = rules.learned_rate(self.prefill_tokens_per_s, rate)
+        self.prefill_tokens_per_s = rules.smoothed(self.prefill_tokens_per_s, rate)
+
+    def _learn_pace(self, before: ReplicaSignals, after: ReplicaSignals, load: int) -> None:
+        gaps_ms = _delta(before.itl_sum_ms, after.itl_sum_ms)
+        gaps = _delta((before.itl_buckets or (None,))[-1], (after.itl_buckets or (None,))[-1])
+        if gaps_ms is not None and gaps is not None and gaps >= rules.GAPS_LEAST:
+            self.pace = rules.smoothed(self.pace, rules.pace_of(1_000 * gaps_ms // gaps, load))
 
 
 def _delta(before: int | None, after: int | None) -> int | None:

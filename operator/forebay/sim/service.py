@@ -136,7 +136,7 @@ class SimulatedService:
         fields[:] = 0
         path.step_end[lane] = path.routable[lane] = NEVER_US
         fields[layout.DICE] = dice
-        fields[layout.RATE] = fields[layout.REPORT_KV_USED] = UNSAID
+        fields[layout.RATE] = fields[layout.PACE] = fields[layout.REPORT_KV_USED] = UNSAID
         path.bank.counts[lane * COUNTS + PREEMPTIONS] = 0
         compiled.clear_lane(self._arrays, lane)
         self.state[lane] = State.WARM if ready else State.STARTING

@@ -15,7 +15,16 @@ from forebay.engine_model.bank import (
     ring_remove,
 )
 from forebay.engine_model.scheduler import place_row, queue
-from forebay.routing.rules import UNKNOWN, has_room, learned_rate, predicted_ttft_ms
+from forebay.routing.rules import (
+    GAPS_LEAST,
+    UNKNOWN,
+    cost_ms,
+    has_room,
+    pace_of,
+    predicted_itl_us,
+    predicted_ttft_ms,
+    smoothed,
+)
 from forebay.sim.datapath.engines import begin_step, free_row
 from forebay.sim.datapath.layout import (
     ARRIVAL_TOKENS,
@@ -25,12 +34,15 @@ from forebay.sim.datapath.layout import (
     CLOCK_US,
     HELD,
     HELD_TOKENS,
+    ITL_COUNT,
+    ITL_SUM_US,
     LANE_FIELDS,
     MODEL_LEN_MAX,
     NEVER_US,
     NEXT_ARRIVAL,
     NEXT_OPEN_US,
     OWN,
+    PACE,
     PENDING,
     PREFILL_FIRST_TOKENS_PER_S,
     PROMPT_TOTAL,
@@ -38,6 +50,8 @@ from forebay.sim.datapath.layout import (
     QUEUE_SUM_US,
     RATE,
     REFUSED,
+    REPORT_ITL_COUNT,
+    REPORT_ITL_US,
     REPORT_KV_USED,
     REPORT_PROMPT,
     REPORT_QUEUE_US,
@@ -127,7 +141,7 @@ def pick(path: DataPath, prompt: int, now_us: int) -> int:
     """Return the lane that `routing.pick.order` would name first, or -1: it has to wait."""
     lane, batch_max = path.lane, path.bank.size[SEQS_MAX]
     kv_total = path.bank.size[BLOCKS] * BLOCK_TOKENS
-    usual = UNKNOWN
+    usual = usual_pace = UNKNOWN
     best, best_ms, best_load = -1, 0, 0
     for number in range(path.bank.size[LANES]):
         if path.routable[number] > now_us:
@@ -137,25 +151,30 @@ def pick(path: DataPath, prompt: int, now_us: int) -> int:
         age_ms = (now_us - lane[base + REPORT_US]) // 1000
         if not has_room(load, age_ms, batch_max, kv_total, lane[base + REPORT_KV_USED], pending, prompt):
             continue
+        pace = lane[base + PACE]
+        if usual == UNKNOWN and min(rate, pace) == UNKNOWN:
+            usual = service_mean(path, RATE, PREFILL_FIRST_TOKENS_PER_S, now_us)
+            usual_pace = service_mean(path, PACE, 0, now_us)
         if rate == UNKNOWN:
-            if usual == UNKNOWN:
-                usual = service_rate(path, now_us)
             rate = usual
-        wait_ms = predicted_ttft_ms(pending + prompt, rate, load, batch_max, age_ms)
-        if best < 0 or wait_ms < best_ms or (wait_ms == best_ms and load < best_load):
-            best, best_ms, best_load = number, wait_ms, load
+        if pace == UNKNOWN:
+            pace = usual_pace
+        ttft_ms = predicted_ttft_ms(pending + prompt, rate, load, batch_max, age_ms)
+        cost = cost_ms(ttft_ms, predicted_itl_us(pace, load))
+        if best < 0 or cost < best_ms or (cost == best_ms and load < best_load):
+            best, best_ms, best_load = number, cost, load
     return best
 
 
-def service_rate(path: DataPath, now_us: int) -> int:
-    """Average the measured prefill rates of what serves, so that a newcomer competes as an equal."""
+def service_mean(path: DataPath, field: int, otherwise: int, now_us: int) -> int:
+    """Average what was measured of the lanes that serve, so that a newcomer competes as an equal."""
     total = known = 0
     for number in range(path.bank.size[LANES]):
-        base = number * LANE_FIELDS
-        if path.routable[number] <= now_us and path.lane[base + RATE] != UNKNOWN:
-            total += path.lane[base + RATE]
+        measured = path.lane[number * LANE_FIELDS + field]
+        if path.routable[number] <= now_us and measured != UNKNOWN:
+            total += measured
             known += 1
-    return total // known if known > 0 else PREFILL_FIRST_TOKENS_PER_S
+    return total // known if known > 0 else otherwise
 
 
 def open_lanes(path: DataPath, now_us: int) -> None:
@@ -200,7 +219,13 @@ def read_report(path: DataPath, number: int, now_us: int) -> None:
     ttft_us = lane[base + TTFT_SUM_US] - lane[base + REPORT_TTFT_US]
     prefill_ms = (ttft_us - (lane[base + QUEUE_SUM_US] - lane[base + REPORT_QUEUE_US])) // 1000
     if prompts > 0 and prefill_ms > 0:
-        lane[base + RATE] = learned_rate(lane[base + RATE], max(1, 1000 * prompts // prefill_ms))
+        lane[base + RATE] = smoothed(lane[base + RATE], max(1, 1000 * prompts // prefill_ms))
+    gaps = lane[base + ITL_COUNT] - lane[base + REPORT_ITL_COUNT]
+    if gaps >= GAPS_LEAST:
+        gaps_ms = (lane[base + ITL_SUM_US] - lane[base + REPORT_ITL_US]) // 1000
+        lane[base + PACE] = smoothed(lane[base + PACE], pace_of(1000 * gaps_ms // gaps, lane[base + OWN]))
+    lane[base + REPORT_ITL_US] = lane[base + ITL_SUM_US]
+    lane[base + REPORT_ITL_COUNT] = lane[base + ITL_COUNT]
     lane[base + REPORT_US] = now_us
     used = bank.size[BLOCKS] - bank.counts[number * COUNTS + BLOCKS_FREE]
     # A report says it in thousandths.

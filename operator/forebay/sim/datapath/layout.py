@@ -22,7 +22,9 @@ POLL_US = SECOND_US  # the gateway reads every replica's report this often
 FRONT_END_US = 8_000
 PREFILL_FIRST_TOKENS_PER_S = 8_000  # as in routing.pick: what a token costs before anything was measured
 ENDS = 1024  # step ends remembered a lane: a second has at most 250 steps of 4 ms
-STACK = 256  # of the windows behind `worst_second_us`; it holds only those that no later one exceeds
+# Seconds behind `worst_since`: it holds only those that no later one exceeds, so it is full when a lane has sped up
+# 1024 times in a row. Then the oldest is forgotten.
+STACK = 1024
 
 # Targets a class, as `core.goodness.Targets` has them.
 TTFT_MS, TTFT_PER_1K_MS, ITL_MEAN_MS, ITL_WORST_MS = range(4)
@@ -64,11 +66,14 @@ CLOCKS = 21
     OWN,  # requests that the gateway sent here and that have not ended
     PENDING,  # prompt tokens of those that no report has shown yet
     RATE,  # prefill tokens a second, UNKNOWN before the first measurement
+    PACE,  # routing.rules.pace_of its gaps, likewise
     REPORT_US,
     REPORT_KV_USED,
     REPORT_PROMPT,
     REPORT_TTFT_US,
     REPORT_QUEUE_US,
+    REPORT_ITL_US,
+    REPORT_ITL_COUNT,
     PROMPT_TOTAL,
     GENERATION_TOTAL,
     FINISHED_TOTAL,
@@ -83,8 +88,8 @@ CLOCKS = 21
     WINDOW,  # first step whose second has not ended
     STACK_FIRST,
     STACK_END,
-) = range(23)
-LANE_FIELDS = 23
+) = range(26)
+LANE_FIELDS = 26
 
 
 class DataPath(NamedTuple):
