@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -56,9 +55,6 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.so_reuseport", 0),
 )
-# Without it gRPC's own threads hand each read to the thread that waits for it: 26 changes of thread a request instead
-# of 17, and a sixth more CPU.
-GRPC_EXPERIMENTS = "-event_engine_listener"
 
 
 def _now_ms() -> int:
@@ -152,8 +148,6 @@ class Gateway:
         ]
 
     def _grpc_server(self) -> grpc.aio.Server:
-        # gRPC reads it when its first server is made; setting that names an experiment which is gone has no effect.
-        os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         picker = Picker(self.table, self.desk, self.metrics, self.settings.limits.queue_bytes_max)
         server.add_generic_rpc_handlers((picker.handler(),))
