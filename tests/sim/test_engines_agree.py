@@ -181,7 +181,7 @@ def book_of(path: DataPath, now_us: int) -> list[Replica]:
         replica = Replica(
             uid=f"{number:03d}", endpoint="", batch_max=int(path.bank.size[1]), routable=open_us <= now_us
         )
-        replica.prefill_tokens_per_s = int(lane[layout.RATE])
+        replica.prefill_tokens_per_s, replica.pace = int(lane[layout.RATE]), int(lane[layout.PACE])
         replica.kv_tokens_total = int(path.bank.size[3]) * BLOCK_TOKENS
         replica.kv_tokens_used = int(lane[layout.REPORT_KV_USED])
         replica.pending_tokens = int(lane[layout.PENDING])

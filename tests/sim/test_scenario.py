@@ -78,21 +78,22 @@ def test_documents_become_what_an_operator_would_be_told() -> None:
     assert services[0].path.targets.tolist() == [500, 150, 50, 200, 200, 0, 24, 40]
 
 
-def test_a_fleet_begins_with_half_as_many_again_as_its_first_minute_keeps_busy() -> None:
-    many = Trace(
-        "m", np.sort(np.random.default_rng(1).integers(0, 60 * 10**6, 600)), np.full(600, 1000), np.full(600, 200)
-    )
+def test_a_fleet_begins_with_twice_what_its_second_minute_keeps_busy() -> None:
+    dice = np.random.default_rng(1)
+    quiet, busy = np.sort(dice.integers(0, 60 * 10**6, 60)), np.sort(dice.integers(60 * 10**6, 120 * 10**6, 600))
+    arrival_us = np.concatenate([quiet, busy])
+    many = Trace("m", arrival_us, np.full(660, 1000), np.full(660, 200))
     made = built(traces={"chat/chat-8b": many})
     times = made.step_times(0)
     prefill_ps = times.p1_ps * 1000 + times.p2_fs * 1000
     decode_ps = 200 * (times.c0_ps / 8 + times.c1_ps + times.c2_ps * 1100)
-    busy = 600 * (prefill_ps + decode_ps) / 60e12
-    assert made.initial(0) == min(8, int(np.ceil(1.5 * busy)))
+    replicas = 600 * (prefill_ps + decode_ps) / 60e12
+    assert made.initial(0) == min(8, int(np.ceil(2 * replicas)))
     assert made.initial(0) > 1
     assert built().initial(0) == 1
 
 
-def test_the_first_minute_may_be_empty_and_minreplicas_stands_for_it() -> None:
+def test_that_minute_may_be_empty_and_minreplicas_stands_for_it() -> None:
     late = Trace("late", np.array([3_600_000_000]), np.array([10]), np.array([10]))
     assert built(service(scaling={"minReplicas": 3, "maxReplicas": 8}), traces={"chat/chat-8b": late}).initial(0) == 3
 

@@ -209,3 +209,15 @@ def test_memory_is_bounded_by_what_lives_and_not_by_the_trace() -> None:
         return sum(len(column) for name, column in columns.items() if not name.startswith(("trace_", "second_")))
 
     assert own_bytes(100_000) == own_bytes(10)
+
+
+def test_replicas_that_were_promoted_at_different_times_open_one_after_the_other() -> None:
+    one = service(trace_of(*[(0, 4, 200)] * 6), lanes=3, batch_max=1)  # one runs, and one may wait in the engine
+    one.start(3, 0, ready=True)
+    held = []
+    for tenth in range(1, 9):
+        one.advance(tenth * SECOND // 10)
+        if tenth <= 3:
+            one.settle(tenth, 3 - tenth, tenth * SECOND // 10, 0)  # opens 200 ms later
+        held.append(clock(one, layout.HELD))
+    assert held == [6, 6, 4, 2, 0, 0, 0, 0]
