@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 NS_PER_US = 1000
 # Ids that every vocabulary has and that are no marks of its chat format in any of them that we know.
 _IDS = (16, 256)
+KEEP_S = 2  # of an idle connection: the server closes it after 5 s, perhaps when a request is on its way
 SILENCE_S = 600  # without a byte a stream is given up: the longest wait in a queue that an overload makes
 _DATA = b"data: "
 _DONE = b"[DONE]"
@@ -47,7 +48,8 @@ class _Sent:
 def session(url: str) -> aiohttp.ClientSession:
     """Open connections to an engine; as many as there are streams."""
     timeout = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_S)
-    return aiohttp.ClientSession(url, timeout=timeout, connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60))
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_S)
+    return aiohttp.ClientSession(url, timeout=timeout, connector=connector)
 
 
 async def record(

@@ -1,6 +1,6 @@
 """From recordings to the five constants of a step, and what a request costs outside of it: robust least squares.
 
-The recordings say how long each step took, the scheduling rules say what was in it (`replay.follow`), and the step
+The recordings say how long each step took, the scheduling rules say what was in it (`follow`), and the step
 time is a straight line in that. Which request joined which step depends a little on the constants themselves, so a
 first fit leads the second. Nothing here is tuned to an engine: only loads that set the terms apart make a fit good,
 which the standard errors show.
@@ -15,13 +15,14 @@ import numpy as np
 from scipy.optimize import least_squares  # type: ignore[import-untyped]  # scipy ships no types
 
 from forebay.engine_model.step_time import FS_PER_PS, StepTimes
-from forebay.sim.calibrate.replay import PS_PER_US, follow, gather
+from forebay.sim.calibrate.follow import follow, gather
+from forebay.sim.calibrate.replay import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from forebay.sim.calibrate.follow import F64
     from forebay.sim.calibrate.recording import Recording
-    from forebay.sim.calibrate.replay import F64
 
 ROUNDS = 3  # of leading and fitting: the third changes no constant by more than 0.1 % (measured)
 _TELLING_US = 1  # a shorter gap is two tokens read from the network at once, and says nothing of a step
@@ -34,7 +35,7 @@ class UnfitError(ValueError):
     """These recordings do not determine the constants; the message says which and what to record."""
 
 
-NAMES = ("front", "c0", "c1", "c2", "p1", "p2")  # the prices of replay.WORK
+NAMES = ("front", "c0", "c1", "c2", "p1", "p2")  # the prices of follow.WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def fit(recordings: Sequence[Recording], until_us: Sequence[int | None] | None =
         steps = gather(
             [follow(recording, times, front_us, end) for recording, end in zip(recordings, ends, strict=True)]
         )
-        together = (steps.gap_us > _TELLING_US) & (steps.spread_us < steps.gap_us / 2)
+        together = (steps.gap_us > _TELLING_US) & (steps.apart_us < steps.gap_us / 2)
         work, gap_us = steps.work[together], steps.gap_us[together]
         expected_us = work @ prices if prices[0] else gap_us
         prices, errors, noise = _solve(work / expected_us[:, None], gap_us / expected_us)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forebay.resolve.profiles import Prior
-    from forebay.sim.calibrate.replay import F64
+    from forebay.sim.calibrate.follow import F64
 
 MS_PER_S = 1000
 SIZES_MIN = 4  # in the fitted half: fewer than that many sizes fit any line
