@@ -30,22 +30,28 @@ def main() -> None:
     configuration.write_text(_CONFIGURATION)
     options = ("--config", str(configuration), "--root", root, "--state", "/run/store", "--address", _SOCKET)
     with subprocess.Popen(["containerd", "--log-level", "warn", *options]) as containerd:
-        ctr = ("ctr", "--address", _SOCKET, "--namespace=k8s.io")
-        deadline = time.monotonic() + _ANSWERS_WITHIN_S
-        while subprocess.run([*ctr, "version"], capture_output=True, check=False).returncode:
-            if time.monotonic() > deadline or containerd.poll() is not None:
-                sys.exit("containerd did not answer")
-            time.sleep(0.05)
-        imported = "".join(_output(*ctr, "images", "import", archive) for archive in archives)
-        # The store that this one began as may hold images that are not wanted here: what the import itself did not
-        # name goes.
-        for name in _output(*ctr, "images", "ls", "--quiet").split():
-            if f"unpacking {name} " not in imported:
-                _output(*ctr, "images", "rm", name)
-        # The end of a lease is the one request that returns after the garbage (layers without image) is collected.
-        _output(*ctr, "leases", "create", "--id", "collect")
-        _output(*ctr, "leases", "rm", "--sync", "collect")
-        containerd.terminate()
+        try:
+            _fill(containerd, archives)
+        finally:
+            containerd.terminate()  # else leaving this block waits for it for ever, with the cache locked
+
+
+def _fill(containerd: subprocess.Popen[bytes], archives: list[str]) -> None:
+    ctr = ("ctr", "--address", _SOCKET, "--namespace=k8s.io")
+    deadline = time.monotonic() + _ANSWERS_WITHIN_S
+    while subprocess.run([*ctr, "version"], capture_output=True, check=False).returncode:
+        if time.monotonic() > deadline or containerd.poll() is not None:
+            sys.exit("containerd did not answer")
+        time.sleep(0.05)
+    imported = "".join(_output(*ctr, "images", "import", archive) for archive in archives)
+    # The store that this one began as may hold images that are not wanted here: what the import itself did not
+    # name goes.
+    for name in _output(*ctr, "images", "ls", "--quiet").split():
+        if f"unpacking {name} " not in imported:
+            _output(*ctr, "images", "rm", name)
+    # The end of a lease is the one request that returns after the garbage (layers without image) is collected.
+    _output(*ctr, "leases", "create", "--id", "collect")
+    _output(*ctr, "leases", "rm", "--sync", "collect")
 
 
 def _output(*argv: str) -> str:
