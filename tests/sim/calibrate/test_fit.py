@@ -10,8 +10,8 @@ import pytest
 from forebay.engine_model.step_time import StepTimes
 from forebay.sim.calibrate.compare import calibrate
 from forebay.sim.calibrate.fit import UnfitError, fit
-from forebay.sim.calibrate.loads import Load, Request, first_guess, probe, service, sweep
 from forebay.sim.calibrate.follow import WORK, follow
+from forebay.sim.calibrate.loads import Load, Request, first_guess, probe, service, sweep
 from tests.sim.calibrate.engines import FACTS, FRONT_US, TIMES, play
 
 SECONDS = 30

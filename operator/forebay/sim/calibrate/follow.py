@@ -78,7 +78,7 @@ class _Follower:
     def __init__(self, recording: Recording, guess: StepTimes, front_us: int, until_us: int | None) -> None:
         self._prices_us = np.array([0, guess.c0_ps, guess.c1_ps, guess.c2_ps, guess.p1_ps, guess.p2_fs / FS_PER_PS])
         self._prices_us /= PS_PER_US
-        self._apart_us = guess.c0_ps * _TOGETHER / PS_PER_US
+        self._step_us = guess.c0_ps / PS_PER_US
         self._engine = Engine(recording.facts.settings(_COUNTS))
         self._arrivals = Arrivals(recording.trace, front_us)
         self._trace = recording.trace
@@ -122,33 +122,47 @@ class _Follower:
         """Submit the requests that are in the step that begins now."""
         while self._arrivals.next_ps is not None:
             index = self._arrivals.sent
-            if self._trace.arrival_us[index] >= now_us:
+            if self._trace.arrival_us[index] >= self._begins_before(now_us):
                 return
             ready = self._arrivals.next_ps <= now_us * PS_PER_US
             seen = self._steps_until(int(self._token_us[self._first[index]]), now_us)
-            if not (ready if seen is None else self._steps_needed(seen) >= seen):
+            if not (ready if seen is None else self._steps_needed(index, seen) >= seen):
                 return
             self._arrivals.submit(self._engine, 0)
 
+    def _begins_before(self, now_us: float) -> float:
+        """Return when the present step begins at the latest: before the first token that it leads to."""
+        if self._decoding or not self._waking:
+            return now_us
+        return max(now_us, float(self._token_us[self._first[self._woken]]) - self._step_us)
+
+    @property
+    def _waking(self) -> bool:
+        """Whether the request that woke the engine has no token yet."""
+        return self._woken < self._arrivals.sent and self._next[self._woken] == self._first[self._woken]
+
     def _steps_until(self, token_us: int, now_us: float) -> int | None:
-        """Count the steps from now to a token by those of a stream that decodes all the while; None without one."""
-        late_us = token_us + self._apart_us
-        for index in self._decoding:
+        """Count the steps from now to a token by those of a stream that is served all the while; None without one."""
+        apart_us, before = self._step_us * _TOGETHER, 0
+        streams = self._decoding
+        if not streams and self._waking:
+            streams, before = {self._woken}, self._steps_needed(self._woken, _STEPS_AHEAD) - 1
+        for index in streams:
             rest = self._token_us[self._next[index] : self._first[index + 1]]
-            if rest[-1] >= token_us - self._apart_us:
-                steps = int(np.searchsorted(rest, late_us, side="right"))
-                return steps if now_us < token_us and steps <= _STEPS_AHEAD else None
+            if rest[-1] >= token_us - apart_us:
+                steps = before + int(np.searchsorted(rest, token_us + apart_us, side="right"))
+                return steps if now_us < token_us and before < steps <= _STEPS_AHEAD else None
         return None
 
-    def _steps_needed(self, at_most: int) -> int:
-        """Count the steps to the first token of the next request if it joined now, on a copy of the engine."""
-        ahead = deepcopy(self._engine)
-        index = self._arrivals.sent
-        prompt, output = int(self._trace.prompt_tokens[index]), int(self._trace.output_tokens[index])
-        ahead.submit("next", prompt, output, (), 0)
+    def _steps_needed(self, index: int, at_most: int) -> int:
+        """Count the steps to a request's first token, on a copy of the engine; it joins now if it has not yet."""
+        ahead, name = deepcopy(self._engine), str(index)
+        if index == self._arrivals.sent:
+            prompt, output = int(self._trace.prompt_tokens[index]), int(self._trace.output_tokens[index])
+            ahead.submit(name, prompt, output, (), 0)
         for step in range(1, at_most):
             ahead.begin_step(0)
-            if any(request.request_id == "next" for request in ahead.end_step(0).prefilled):
+            if any(request.request_id == name for request in ahead.end_step(0).prefilled):
                 return step
         return at_most
 
