@@ -46,7 +46,7 @@ def capacity(service: dict[str, Any], seen: Any = None, **learned: int) -> Capac
         pytest.param({"kv_tokens_prior": 4000}, {}, "batch_best", 3, id="the KV budget bounds the batch"),
         pytest.param({"kv_tokens_prior": 100}, {}, "batch_best", 1, id="a sequence that does not fit is tried alone"),
         pytest.param({"kv_tokens_prior": UNKNOWN}, {}, "batch_best", 8, id="an unknown KV budget bounds nothing"),
-        # Each sequence costs a step 0.5 ms of its own and a 200th of a prefill, 0.5 ms: 20 + B ms stay within 95 % of 50.
+        # Each sequence costs a step 0.5 ms of its own and a 200th of a prefill, 0.5 ms: 20 + B stay within 95 % of 50.
         pytest.param({"batch_max": 64}, {}, "batch_best", 27, id="the ITL target bounds the batch, prefill counted"),
         # 20 sequences stay within 80 %; their step takes 30 ms: 200 x 30 / 20.
         pytest.param(
