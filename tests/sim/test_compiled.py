@@ -10,6 +10,7 @@ import pytest
 from forebay.core.snapshot import State
 from forebay.sim import tables
 from forebay.sim.datapath import layout
+from forebay.sim.service import Wanted
 from forebay.sim.world import World
 from tests.sim import build
 from tests.sim.build import SECOND, clock
@@ -57,7 +58,7 @@ def holds_and_refuses(seed: int) -> SimulatedService:
     for quarter in range(1, 60):
         world.advance(quarter * SECOND // 4)
         if quarter == 6:
-            world.settle(2, 0, quarter * SECOND // 4, 0)
+            world.settle(Wanted(2, 0), quarter * SECOND // 4, 0)
     assert clock(world, layout.REFUSED) > 0
     assert clock(world, layout.ANSWERED) > 0
     return world
@@ -72,9 +73,9 @@ def loses_a_replica_and_gets_another(seed: int) -> SimulatedService:
             world.kill(0)
         if second == 4:
             world.start(1, 4 * SECOND, ready=True)
-            world.settle(2, 0, 4 * SECOND, 0)
+            world.settle(Wanted(2, 0), 4 * SECOND, 0)
         if second == 6:
-            world.settle(1, 0, 6 * SECOND, 0)
+            world.settle(Wanted(1, 0), 6 * SECOND, 0)
     assert clock(world, layout.FAILED) > 0
     assert world.count(State.SERVING) == 1
     return world

@@ -15,6 +15,7 @@ from forebay.engine_model.step_time import StepTimes
 from forebay.routing import pick
 from forebay.routing.replica import Replica
 from forebay.sim.datapath import gateway, layout
+from forebay.sim.service import Wanted
 from tests.sim import build
 from tests.sim.build import SECOND
 
@@ -169,7 +170,7 @@ def test_the_gateway_sends_each_request_where_the_router_would(seed: int, monkey
         world.advance(second * SECOND)
         if second == 4:
             world.start(1, second * SECOND, ready=True)
-            world.settle(4, 0, second * SECOND, 0)
+            world.settle(Wanted(4, 0), second * SECOND, 0)
     assert asked > len(trace)
 
 

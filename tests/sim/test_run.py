@@ -11,7 +11,7 @@ import pytest
 from forebay.core.snapshot import State
 from forebay.sim.run import ForebayJudge, Pool, RuleJudge, run
 from forebay.sim.score import recovery_s, score_of
-from forebay.sim.service import SimulatedService
+from forebay.sim.service import SimulatedService, Wanted
 from forebay.sim.world import World
 from tests.core import build as core_build
 from tests.sim import build
@@ -42,7 +42,7 @@ class Script:
     def judge(self, services: Sequence[SimulatedService], now_us: int) -> None:
         (one,) = services
         self.now = self.wants.get(now_us // SECOND, self.now)
-        one.settle(*self.now, now_us, self.gpus - one.gpus)
+        one.settle(Wanted(*self.now), now_us, self.gpus - one.gpus)
         self.seen.append(tuple(one.count(state) for state in State))
 
 

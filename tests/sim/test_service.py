@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from forebay.core.snapshot import State
 from forebay.engine_model.bank import BLOCKS_CACHED, BLOCKS_FREE
 from forebay.sim.datapath import layout
 from forebay.sim.score import score_of
-from forebay.sim.service import SimulatedService
+from forebay.sim.service import SimulatedService, Wanted
 from forebay.sim.trace import Trace
 from forebay.sim.world import World
 from tests.sim import build
@@ -42,13 +44,13 @@ def test_every_arrival_is_somewhere_at_every_look(
         now_us = quarter * SECOND // 4
         one.advance(now_us)
         if action == "settle":
-            one.settle(first, second, now_us, 4 * one.gpus_each - one.gpus)
+            one.settle(Wanted(first, second), now_us, 4 * one.gpus_each - one.gpus)
         elif action == "kill" and one.state[first] >= 0:
             one.kill(first)
         assert build.lost(one) == 0
         assert one.gpus <= 4 * one.gpus_each
     one.start(1, now_us, ready=True)
-    one.settle(4, 0, now_us, 0)
+    one.settle(Wanted(4, 0), now_us, 0)
     one.advance(now_us + 120 * SECOND)
     assert build.lost(one) == 0
     assert build.in_flight(one) == 0
@@ -113,7 +115,7 @@ def test_held_requests_go_the_moment_that_a_promoted_replica_opens() -> None:
     one = service(trace_of((0, 4, 3)), lanes=1)
     one.start(1, 0, ready=True)
     one.advance(SECOND // 2)
-    one.settle(1, 0, SECOND // 2, 0)
+    one.settle(Wanted(1, 0), SECOND // 2, 0)
     one.advance(SECOND)
     assert one.path.sent.max() == SECOND // 2 + 200_000
 
@@ -121,12 +123,12 @@ def test_held_requests_go_the_moment_that_a_promoted_replica_opens() -> None:
 def test_a_replica_is_cold_then_warm_then_serves_then_drains_and_is_gone() -> None:
     world = World(0, model_error=0, noise_milli=0, stragglers=False, cold_s=30, cold_sd_s=0)
     one = service(trace_of((0, 4, 1), (50_000, 4, 100)), world=world, lanes=2)
-    assert one.settle(1, 0, 0, room=1) == 1
+    assert one.settle(Wanted(1, 0), 0, room=1) == 1
     states = []
     for second in range(1, 56):
         one.advance(second * SECOND)
         states.append(State(one.state[0]) if one.state[0] >= 0 else None)
-        one.settle(0 if second >= 50 else 1, 0, second * SECOND, 0)
+        one.settle(Wanted(0 if second >= 50 else 1, 0), second * SECOND, 0)
     assert states[:29] == [State.STARTING] * 29
     assert states[29] is State.WARM
     assert states[30:50] == [State.SERVING] * 20
@@ -138,7 +140,6 @@ def test_a_replica_is_cold_then_warm_then_serves_then_drains_and_is_gone() -> No
 
 SETTLED = {
     "the youngest goes first": ((3, 0), {}, [0, 1, 2]),
-    "a warm one goes before any that serves": ((3, 1), {"demote": 1}, [0, 1, 2, 3]),
     "victims go in the order in which they are named": ((2, 0), {"victims": (0, 2)}, [1, 3]),
     "who is not named stays": ((0, 0), {"victims": (2,)}, [0, 1, 3]),
     "where nothing may be removed all stay": ((0, 0), {"hold": True}, [0, 1, 2, 3]),
@@ -146,27 +147,34 @@ SETTLED = {
 
 
 @pytest.mark.parametrize(("wanted", "how", "serving"), SETTLED.values(), ids=SETTLED.keys())
-def test_who_goes(wanted: tuple[int, int], how: dict[str, object], serving: list[int]) -> None:
+def test_who_goes(wanted: tuple[int, int], how: dict[str, Any], serving: list[int]) -> None:
     one = service(trace_of((0, 4, 1)), lanes=4, serving=4)
-    options = {name: value for name, value in how.items() if name != "demote"}
-    one.settle(*wanted, 0, 0, **options)  # type: ignore[arg-type]
+    one.settle(Wanted(*wanted, **how), 0, 0)
     stays = [number for number in range(4) if one.state[number] in {State.SERVING, State.WARM}]
     assert stays == serving
 
 
+def test_a_warm_one_goes_before_any_that_serves() -> None:
+    one = service(trace_of((0, 4, 1)), lanes=4, serving=4)
+    one.settle(Wanted(3, 1, victims=(0,)), 0, 0)
+    assert [State(state) for state in one.state] == [State.WARM, *[State.SERVING] * 3]
+    one.settle(Wanted(3, 0), SECOND, 0)
+    assert one.state[0] == State.DRAINING
+
+
 def test_a_warm_replica_is_kept_warm_and_then_promoted_without_a_new_one() -> None:
     one = service(trace_of((0, 4, 1)), lanes=3, serving=2)
-    one.settle(1, 1, 0, room=9)
+    one.settle(Wanted(1, 1), 0, room=9)
     assert (one.count(State.SERVING), one.count(State.WARM)) == (1, 1)
-    one.settle(2, 0, SECOND, room=9)
+    one.settle(Wanted(2, 0), SECOND, room=9)
     assert (one.count(State.SERVING), one.replicas_made) == (2, 2)
 
 
 def test_no_replica_is_made_without_gpus_or_lanes() -> None:
     one = service(trace_of((0, 4, 1)), lanes=3, gpus_per_replica=4)
-    assert one.settle(9, 0, 0, room=7) == 4
-    assert one.settle(9, 0, 0, room=99) == 8
-    assert one.settle(9, 0, 0, room=99) == 0
+    assert one.settle(Wanted(9, 0), 0, room=7) == 4
+    assert one.settle(Wanted(9, 0), 0, room=99) == 8
+    assert one.settle(Wanted(9, 0), 0, room=99) == 0
     assert one.gpus == 12
 
 
@@ -178,7 +186,7 @@ def test_a_new_replica_knows_nothing_of_the_one_whose_place_it_takes() -> None:
     assert build.counts(one, BLOCKS_CACHED) == 4
     one.kill(0)
     one.start(1, SECOND, ready=True)
-    one.settle(1, 0, SECOND, 0)
+    one.settle(Wanted(1, 0), SECOND, 0)
     assert build.counts(one, BLOCKS_CACHED) == 0
     one.advance(3 * SECOND)
     lane = one.scrape().lane[0]
@@ -192,7 +200,7 @@ def test_a_new_replica_knows_nothing_of_the_one_whose_place_it_takes() -> None:
 def test_gpu_time_counts_every_state_and_ends_with_the_trace() -> None:
     world = World(0, model_error=0, noise_milli=0, stragglers=False, cold_s=30, cold_sd_s=0)
     one = service(trace_of((0, 4, 1), (100_000, 4, 1)), world=world, lanes=2, gpus_per_replica=4, serving=1)
-    one.settle(1, 1, 0, room=4)
+    one.settle(Wanted(1, 1), 0, room=4)
     for second in range(1, 151):
         one.advance(second * SECOND)
     # One serves for 100 s, one starts for 30 s and is warm for 70 s; what comes after the last arrival is nobody's.
@@ -218,6 +226,6 @@ def test_replicas_that_were_promoted_at_different_times_open_one_after_the_other
     for tenth in range(1, 9):
         one.advance(tenth * SECOND // 10)
         if tenth <= 3:
-            one.settle(tenth, 3 - tenth, tenth * SECOND // 10, 0)  # opens 200 ms later
+            one.settle(Wanted(tenth, 3 - tenth), tenth * SECOND // 10, 0)  # opens 200 ms later
         held.append(clock(one, layout.HELD))
     assert held == [6, 6, 4, 2, 0, 0, 0, 0]

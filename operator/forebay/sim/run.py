@@ -19,6 +19,7 @@ from forebay.engine_model.bank import RUNNING, WAITING
 from forebay.sim.datapath import layout
 from forebay.sim.datapath.layout import SECOND_US
 from forebay.sim.sample import Sample
+from forebay.sim.service import Wanted
 from forebay.wire.signals import ITL_BOUNDS_MS, TTFT_BOUNDS_MS
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ EARLY_US = SECOND_US // 4
 # The operator reads its replicas this long before it judges: half a second on average, a tick's gathering included.
 SCRAPE_AGE_US = SECOND_US // 2
 TAIL_S = 120  # after the last arrival: requests that have not ended by then never do
-_MEMORY_STARTS_MS = 3_600_000  # the loop's clock does not begin at zero
+CLOCK_STARTS_MS = 3_600_000  # the loop's clock does not begin at zero
 
 
 class Judge(Protocol):
@@ -54,6 +55,41 @@ class Pool:
     gpus: int
 
 
+class Surroundings(Protocol):
+    """What stands between a judgement and its world."""
+
+    def clock_ms(self, now_us: int) -> int:
+        """Read the loop's clock."""
+
+    def gpus(self, pool: int, now_us: int) -> int:
+        """Return how many GPUs a pool offers."""
+
+    def writes(self, row: int, now_us: int) -> bool:
+        """Say whether anything can be written for a service."""
+
+    def seen(self, snapshot: Snapshot, now_us: int) -> Snapshot:
+        """Show of what there is what can be seen."""
+
+
+class _Calm:
+    """Nothing goes wrong."""
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self._pools = pools
+
+    def clock_ms(self, now_us: int) -> int:
+        return CLOCK_STARTS_MS + now_us // 1000
+
+    def gpus(self, pool: int, _now_us: int) -> int:
+        return self._pools[pool].gpus
+
+    def writes(self, _row: int, _now_us: int) -> bool:
+        return True
+
+    def seen(self, snapshot: Snapshot, _now_us: int) -> Snapshot:
+        return snapshot
+
+
 class ForebayJudge:
     """The product's own judgement.
 
@@ -65,15 +101,22 @@ class ForebayJudge:
         One entry a row of `fleet.pools`.
     tell
         Called with each snapshot and its decisions: what a journal would record.
+    around
+        What surrounds it; None: nothing goes wrong.
     """
 
     hears_pushes = True
 
     def __init__(
-        self, fleet: FleetSpec, pools: Sequence[Pool], tell: Callable[[Snapshot, Decisions], None] | None = None
+        self,
+        fleet: FleetSpec,
+        pools: Sequence[Pool],
+        tell: Callable[[Snapshot, Decisions], None] | None = None,
+        around: Surroundings | None = None,
     ) -> None:
         self.fleet, self.pools, self._tell = fleet, pools, tell
-        self.memory: Memory = initial_memory(fleet, _MEMORY_STARTS_MS)
+        self._around = around if around is not None else _Calm(pools)
+        self.memory: Memory = initial_memory(fleet, self._around.clock_ms(0))
 
     def judge(self, services: Sequence[SimulatedService], now_us: int) -> None:
         """Call the product's step and do what it says."""
@@ -85,7 +128,9 @@ class ForebayJudge:
 
     def look(self, services: Sequence[SimulatedService], now_us: int) -> Snapshot:
         """Gather what the operator would have gathered."""
-        return snapshot_of(services, [pool.gpus for pool in self.pools], now_us)
+        around = self._around
+        gpus = [around.gpus(place, now_us) for place in range(len(self.pools))]
+        return around.seen(snapshot_of(services, gpus, now_us, around.clock_ms(now_us)), now_us)
 
     def act(self, services: Sequence[SimulatedService], decisions: Decisions, now_us: int) -> None:
         """Lead every service towards what was decided, by priority where GPUs are short."""
@@ -97,15 +142,11 @@ class ForebayJudge:
             column.tolist() for column in (decisions.replicas_serving, decisions.replicas_warm, decisions.hold)
         )
         for place, pool in enumerate(self.pools):
-            room = self.gpus(place, now_us) - sum(services[row].gpus for row in pool.rows)
+            room = self._around.gpus(place, now_us) - sum(services[row].gpus for row in pool.rows)
             for row in sorted(pool.rows, key=lambda row: (-services[row].priority, row)):
-                room -= services[row].settle(
-                    serving[row], warm[row], now_us, room, hold=hold[row], victims=victims.get(row, ())
-                )
-
-    def gpus(self, pool: int, _now_us: int) -> int:
-        """Return how many GPUs a pool offers now."""
-        return self.pools[pool].gpus
+                if self._around.writes(row, now_us):
+                    wanted = Wanted(serving[row], warm[row], hold=hold[row], victims=tuple(victims.get(row, ())))
+                    room -= services[row].settle(wanted, now_us, room)
 
 
 class RuleJudge:
@@ -148,7 +189,8 @@ class RuleJudge:
             for row in pool.rows:
                 low, high = int(self.fleet.replicas_min[row]), int(self.fleet.replicas_max[row])
                 warm = self.rules[row].warm_replicas
-                room -= services[row].settle(min(high, max(low, self._wanted[row])), warm, now_us, room)
+                wanted = Wanted(min(high, max(low, self._wanted[row])), warm)
+                room -= services[row].settle(wanted, now_us, room)
 
 
 def run(
@@ -197,7 +239,7 @@ def _advance(services: Sequence[SimulatedService], now_us: int) -> bool:
     return begun
 
 
-def snapshot_of(services: Sequence[SimulatedService], gpus: Sequence[int], now_us: int) -> Snapshot:
+def snapshot_of(services: Sequence[SimulatedService], gpus: Sequence[int], now_us: int, clock_ms: int) -> Snapshot:
     """Make of the world what the operator would have gathered; `gpus` are each pool's, uids are `<row>-<number>`."""
     tables = [service.columns() for service in services]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
@@ -205,7 +247,6 @@ def snapshot_of(services: Sequence[SimulatedService], gpus: Sequence[int], now_u
         f"{row:05d}-{number:07d}" for row, number in zip(columns["service"], columns.pop("number"), strict=True)
     )
     false = np.zeros(len(uid), bool)
-    now_ms = now_us // 1000
     replicas = ReplicaRows(
         uid=uid,
         failed=false,
@@ -216,7 +257,7 @@ def snapshot_of(services: Sequence[SimulatedService], gpus: Sequence[int], now_u
         **columns,
     )
     return Snapshot(
-        now_ms=_MEMORY_STARTS_MS + now_ms,
+        now_ms=clock_ms,
         replicas=replicas,
         gateways=_gateway_rows(services, now_us),
         gateways_expected=1,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from forebay.sim.world import World
 
 EMPTY = -1  # beside core.snapshot.State: a lane without a replica
-_PRESENT = (State.STARTING, State.WARM, State.SERVING)
+# As plain integers: in Python 3.11 a member of an enumeration takes longer to name than to compare.
+_STARTING, _WARM, _SERVING, _DRAINING = (int(state) for state in State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,16 @@ class Scrape:
     lane: I64  # [lanes, LANE_FIELDS]
     counts: I64  # [lanes, COUNTS] of the bank
     past: I64  # [LANE_FIELDS] summed over replicas whose lane another one has now
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was decided of one service."""
+
+    serving: int
+    warm: int
+    hold: bool = False  # nothing may be removed
+    victims: tuple[int, ...] | None = None  # numbers of those that may go, best first; None: all, the youngest first
 
 
 class SimulatedService:
@@ -76,6 +87,7 @@ class SimulatedService:
         self.replicas_made = 0
         self.gpu_us = dict.fromkeys(State, 0)
         self.actions = 0
+        self.start_times = 1  # how many times as long as usual whatever starts now takes
         self._costed_us = 0
         self.last_scrape = self.scrape()
 
@@ -85,11 +97,11 @@ class SimulatedService:
         """Let it run, replicas become ready, and drained ones go."""
         compiled.advance(self._arrays, until_us)
         self._cost(until_us)
-        ready = (self.state == State.STARTING) & (self.ready_us <= until_us)
-        self.state[ready] = State.WARM
+        ready = (self.state == _STARTING) & (self.ready_us <= until_us)
+        self.state[ready] = _WARM
         counts = np.asarray(self.path.bank.counts).reshape(-1, COUNTS)
         idle = counts[:, RUNNING] + counts[:, WAITING] == 0
-        self.state[(self.state == State.DRAINING) & idle] = EMPTY
+        self.state[(self.state == _DRAINING) & idle] = EMPTY
 
     def _cost(self, until_us: int) -> None:
         """Account the GPUs since the last look; nothing after the trace's end is anybody's fault."""
@@ -97,8 +109,9 @@ class SimulatedService:
         passed = until_us - self._costed_us
         if passed <= 0:
             return
-        for state in State:
-            self.gpu_us[state] += passed * self.gpus_each * int((self.state == state).sum())
+        counts = np.bincount(self.state - EMPTY, minlength=len(State) - EMPTY)[1:].tolist()
+        for state, count in zip(State, counts, strict=True):
+            self.gpu_us[state] += passed * self.gpus_each * count
         self._costed_us = until_us
 
     def scrape(self) -> Scrape:
@@ -141,6 +154,7 @@ class SimulatedService:
         compiled.clear_lane(self._arrays, lane)
         self.state[lane] = State.WARM if ready else State.STARTING
         self.created_us[lane], self.number[lane] = now_us, number
+        cold_us *= self.start_times
         self.start_us[lane] = cold_us
         self.ready_us[lane] = now_us + (0 if ready else cold_us)
 
@@ -168,56 +182,53 @@ class SimulatedService:
         compiled.kill_lane(self._arrays, lane)
         self.state[lane] = EMPTY
 
-    def settle(
-        self,
-        serving: int,
-        warm: int,
-        now_us: int,
-        room: int,
-        *,
-        hold: bool = False,
-        victims: Sequence[int] | None = None,
-    ) -> int:
+    def settle(self, wanted: Wanted, now_us: int, room: int) -> int:
         """Lead what exists towards what is wanted, as `actuate.diff` would: labels first, then farewells, then creates.
 
         Parameters
         ----------
-        serving, warm
-            Wanted.
+        wanted
+            What was decided.
         now_us
             The present.
         room
             GPUs that are free for new replicas.
-        hold
-            Nothing may be removed.
-        victims
-            Numbers of the replicas that may go, best first; None: all, the youngest first.
 
         Returns
         -------
         int
             GPUs that new replicas have taken.
         """
+        serving, warm, hold, victims = wanted.serving, wanted.warm, wanted.hold, wanted.victims
+        lanes = self.present()
+        if len(lanes) == serving + warm and int((self.state[lanes] == _SERVING).sum()) == serving:
+            return 0
         rank = {number: place for place, number in enumerate(victims or ())}
-        present = [int(lane) for lane in np.argsort(self.number, kind="stable") if self.state[lane] in _PRESENT]
+        state = dict(zip(lanes, self.state[lanes].tolist(), strict=True))
+        number = dict(zip(lanes, self.number[lanes].tolist(), strict=True))
 
         def harm(lane: int) -> tuple[int, int, int]:
-            number = int(self.number[lane])
-            return int(self.state[lane]), rank.get(number, len(rank)), -number
+            return state[lane], rank.get(number[lane], len(rank)), -number[lane]
 
-        excess = 0 if hold else max(0, len(present) - serving - warm)
-        may_go = [lane for lane in present if victims is None or int(self.number[lane]) in rank]
+        excess = 0 if hold else max(0, len(lanes) - serving - warm)
+        may_go = [lane for lane in lanes if victims is None or number[lane] in rank]
         leave = sorted(may_go, key=harm)[:excess]
-        active = [lane for lane in present if self.state[lane] == State.SERVING and lane not in leave]
-        idle = [lane for lane in present if self.state[lane] == State.WARM and lane not in leave]
+        active = [lane for lane in lanes if state[lane] == _SERVING and lane not in leave]
+        idle = [lane for lane in lanes if state[lane] == _WARM and lane not in leave]
         self.promote(idle[: max(0, serving - len(active))], now_us)
         if not hold:
             self.withdraw(sorted(active, key=harm)[: max(0, len(active) - serving)], State.WARM)
         self.withdraw(leave, State.DRAINING)
-        wanted = max(0, min(serving + warm - len(present) + len(leave), room // self.gpus_each))
-        made = self.start(wanted, now_us) if wanted else 0
+        missing = max(0, min(serving + warm - len(lanes) + len(leave), room // self.gpus_each))
+        made = self.start(missing, now_us) if missing else 0
         self.actions += made
         return made * self.gpus_each
+
+    def present(self) -> list[int]:
+        """List the lanes of the replicas that are here to stay, the oldest first."""
+        lanes = np.flatnonzero((self.state != EMPTY) & (self.state != _DRAINING))
+        ordered: list[int] = lanes[np.argsort(self.number[lanes], kind="stable")].tolist()
+        return ordered
 
     def total(self, field: int) -> int:
         """Sum one of the lanes' counters over all replicas that ever were."""
