@@ -49,6 +49,12 @@ class OperatorProcess:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, cwd=ROOT)
 
+    @property
+    def pid(self) -> int:
+        """Its process while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self, how: int = signal.SIGKILL) -> int:
         """End it and return its exit status."""
         assert self._process is not None
