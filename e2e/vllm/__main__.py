@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import yaml
 
+from e2e.vllm import calibration
 from e2e.vllm.environment import EnvironmentUnfitError, provision
 from e2e.vllm.service import inference_service
 from e2e.vllm.tiny_model import tiny_model
 
 USAGE = """usage: python -m e2e.vllm env
        python -m e2e.vllm service NAMESPACE NAME
+       python -m e2e.vllm calibrate FOLDER SECONDS RUNS
 
 Installs vLLM for CPU (about 5.8 GB) and a tiny random model into the user's cache, unless they are there, and prints
   env      shell assignments for a supervisor on this machine
-  service  an InferenceService that runs them in a pod"""
+  service  an InferenceService that runs them in a pod
+or runs a larger random model and records it for the calibration of the engine model (tests/data/calibration)"""
 
 
 def main(arguments: list[str]) -> int:
     """Run one command."""
     match arguments:
-        case ["env"] | ["service", _, _]:
+        case ["env"] | ["service", _, _] | ["calibrate", _, _, _]:
             pass
         case _:
             print(USAGE, file=sys.stderr)
@@ -32,6 +36,8 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     match arguments:
+        case ["calibrate", folder, seconds, runs]:
+            return calibration.record(Path(folder), int(seconds), int(runs))
         case ["service", namespace, name]:
             print(yaml.safe_dump(inference_service(namespace, name, environment, model), sort_keys=False), end="")
         case _:
