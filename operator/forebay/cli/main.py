@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from forebay.cli import calibrate, record
+from forebay.cli import bench, calibrate, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +65,7 @@ def _extra(command: str) -> Iterator[None]:
 
 app.add_typer(record.app, name="record")
 app.add_typer(calibrate.app, name="calibrate")
+app.command("bench", epilog=bench.EPILOG)(bench.bench)
 
 
 @app.command("run", epilog=_examples("FOREBAY_OPERATOR_NAMESPACE=forebay FOREBAY_IDENTITY=me forebay run"))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from forebay.engine_model.step_time import StepTimes
-from forebay.sim.bench.case import fastest
+from forebay.sim.bench.case import fastest, work_of
 from forebay.sim.bench.play import play, rule_judge
 from forebay.sim.bound import Bound, lower_bound, plan
-from forebay.sim.bound.demand import demand
+from forebay.sim.bound.demand import Scarce, demand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from forebay.core.units import I64
     from forebay.sim.bench.case import Case
     from forebay.sim.bench.entries import Size
-    from forebay.sim.bench.play import Row
+    from forebay.sim.bench.play import Row, Timeline
+    from forebay.sim.bound.demand import F64
     from forebay.sim.service import SimulatedService
     from forebay.sim.world import World
 
@@ -26,9 +29,19 @@ SECOND_US = 1_000_000
 BINS = 450
 REPLICAS_DRAWN = 2000  # more than any run of a row makes; the bound knows the fastest of them
 # A plan orders its replicas this long before their need: a cold start's mean and one standard deviation.
-LEAD_US = 130 * SECOND_US
+LEAD_S = 130
 GOOD_ENOUGH = 0.99
-SLACK_LEAST, SLACK_MOST, ROUNDS = -0.3, 1.2, 6  # of the bisection, which ends within 0.024
+# Of the search for the least multiple of a plan that is good enough. W2's bursts need 8 times their own mean of 10 s.
+MULTIPLE_LEAST, MULTIPLE_MOST, ROUNDS = 0.7, 12.0, 6
+SMOOTHED_S = 10  # of the demand that the second plan follows
+
+
+@dataclass(frozen=True, slots=True)
+class Upper:
+    """The best plan of every service, and what it was worth."""
+
+    rows: list[Row]
+    plans: list[I64]
 
 
 def bounds_of(case: Case, world: World) -> list[Bound]:
@@ -39,21 +52,20 @@ def bounds_of(case: Case, world: World) -> list[Bound]:
 def _bound(case: Case, world: World, row: int) -> Bound:
     scenario, fleet = case.scenario, case.scenario.fleet
     trace, targets = scenario.traces[row], scenario.targets(row)
-    constants, boot_us, _ = fastest(case, world, row, REPLICAS_DRAWN)
-    seats, kv_tokens = int(fleet.batch_max[row]), int(fleet.kv_tokens_prior[row])
+    constants, boot_us = fastest(case, world, row, REPLICAS_DRAWN)
     times = StepTimes(*(int(value) for value in constants))
+    limits = int(fleet.batch_max[row]), int(fleet.kv_tokens_prior[row])
     gpus = int(fleet.gpus_per_replica[row])
     made = lower_bound(
         trace,
         times,
-        seats,
-        kv_tokens,
+        *limits,
         targets,
         boot_us=boot_us,
         gpus_per_replica=gpus,
         bin_us=max(SECOND_US, trace.duration_us // BINS),
     )
-    asked = demand(trace, times, seats, kv_tokens, targets)
+    asked = demand(trace, times, *limits, targets)
     # What may still be done after the last arrival is not in the simulator's accounts, so nobody can be held to it.
     after = float(asked.work_us[asked.deadline_us > trace.duration_us].sum()) / SECOND_US * gpus
     return replace(made, lp_gpu_seconds=max(0.0, made.lp_gpu_seconds - after))
@@ -61,58 +73,85 @@ def _bound(case: Case, world: World, row: int) -> Bound:
 
 def as_json(bound: Bound) -> dict[str, Any]:
     """Return what a check needs of a bound."""
-    return {field.name: getattr(bound, field.name) for field in fields(bound) if field.name not in {"ready", "scarce"}}
+    kept = (field.name for field in fields(bound) if field.name not in {"ready", "scarce"})
+    return {**{name: getattr(bound, name) for name in kept}, "scarce": bound.scarce.value}
 
 
 def from_json(saved: dict[str, Any]) -> Bound:
     """Make a bound of what `as_json` kept; its path of capacity is lost."""
-    from forebay.sim.bound.demand import Scarce  # noqa: PLC0415 - with its only user
-
-    return Bound(ready=np.zeros(1), scarce=Scarce.SEATS, **saved)
+    return Bound(**{**saved, "scarce": Scarce(saved["scarce"])}, ready=np.zeros(1))
 
 
-def upper(case: Case, world: World, paths: list[Bound], size: Size) -> tuple[list[Row], list[I64]]:
-    """Find, for each row, the least slack with which the bound's plan serves 99 % well.
+def upper(case: Case, world: World, paths: Sequence[Bound], size: Size) -> Upper:
+    """Find, for each service, the cheapest plan that serves 99 % well.
+
+    Two kinds of plan are tried: the optimum of the linear program, and the work that arrives within ten seconds. Of
+    each the least multiple that is good enough is searched; the cheaper one is the plan.
 
     Parameters
     ----------
     case, world, size
         What is played.
     paths
-        Bounds whose optimum is the plan: those of the prior's world, as a plan needs the mean replica.
+        Each row's bound in the world without error, as a plan needs the mean replica and not the fastest.
 
     Returns
     -------
-    tuple
-        Rows of the best plans, by seed, and each service's plan. A row that no slack made good enough has the
-        goodput of the largest.
+    Upper
+        A service that no multiple served well has the largest, and its goodput says so.
     """
-    count = len(paths)
-    low, high = np.full(count, SLACK_LEAST), np.full(count, SLACK_MOST)
-    best = [plan(path, LEAD_US, SLACK_MOST) for path in paths]
+    demands = [_smoothed(case, row) for row in range(len(paths))]
+    kinds: tuple[Callable[[int, float], I64], ...] = (
+        lambda row, multiple: plan(paths[row], LEAD_S * SECOND_US, multiple - 1),
+        lambda row, multiple: np.ceil(demands[row] * multiple).astype(np.int64),
+    )
+    found = [_search(case, world, kind, size) for kind in kinds]
+    costs = np.array([[cost for cost, _ in each] for each in found])
+    best = [found[kind][row][1] for row, kind in enumerate(costs.argmin(axis=0))]
+    return Upper(follow(case, world, best, size)[1], best)
+
+
+def _search(case: Case, world: World, make: Callable[[int, float], I64], size: Size) -> list[tuple[float, I64]]:
+    """Return the cost of the least multiple that is good enough, and the plan, by service; infinite where none is."""
+    count = len(case.scenario.traces)
+    low, high = np.full(count, MULTIPLE_LEAST), np.full(count, MULTIPLE_MOST)
+    best = [(np.inf, make(row, MULTIPLE_MOST)) for row in range(count)]
     for _ in range(ROUNDS):
-        slack = (low + high) / 2
-        plans = [plan(path, LEAD_US, float(one)) for path, one in zip(paths, slack, strict=True)]
+        multiple = np.sqrt(low * high)
+        plans = [make(row, float(multiple[row])) for row in range(count)]
         services, _rows = follow(case, world, plans, size)
         good = np.array([_goodput(service) >= GOOD_ENOUGH for service in services])
-        best = [plans[row] if good[row] else best[row] for row in range(count)]
-        low, high = np.where(good, low, slack), np.where(good, slack, high)
-    return follow(case, world, best, size)[1], best
+        for row in np.flatnonzero(good):
+            best[row] = (float(sum(services[row].gpu_us.values())), plans[row])
+        low, high = np.where(good, low, multiple), np.where(good, multiple, high)
+    return best
 
 
 def _goodput(service: SimulatedService) -> float:
-    from forebay.sim.score import score_of  # noqa: PLC0415 - with its only user
-
-    return score_of(service).goodput
+    return int(service.path.score[0]) / len(service.trace)
 
 
-def follow(case: Case, world: World, plans: list[I64], size: Size) -> tuple[list[SimulatedService], list[Row]]:
+def _smoothed(case: Case, row: int) -> F64:
+    """Return the replicas that a row's work keeps busy, the most from ten seconds ago until a start from now."""
+    trace = case.scenario.traces[row]
+    each = np.bincount(trace.arrival_us // SECOND_US, weights=work_of(case.scenario, row)) / SECOND_US
+    mean = np.convolve(each, np.full(SMOOTHED_S, 1 / SMOOTHED_S), "same")
+    padded = np.pad(mean, (SMOOTHED_S, LEAD_S), mode="edge")
+    most: F64 = np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED_S + LEAD_S + 1).max(axis=1)
+    return most
+
+
+def follow(
+    case: Case, world: World, plans: Sequence[I64], size: Size, timeline: Timeline | None = None
+) -> tuple[list[SimulatedService], list[Row]]:
     """Play a case along plans of whole replicas, one number a second; they begin with what they want at first."""
     judge = rule_judge(case, "clairvoyant", [{"plan": one, "plan_interval_ms": 1000} for one in plans])
-    return play(case, world, judge, size, initial=[int(one[0]) for one in plans])
+    fleet = case.scenario.fleet
+    initial = np.clip([one[0] for one in plans], fleet.replicas_min, fleet.replicas_max)
+    return play(case, world, judge, size, initial=[int(one) for one in initial], timeline=timeline)
 
 
-def statics(case: Case, world: World, plans: list[I64], size: Size) -> dict[str, list[Row]]:
+def statics(case: Case, world: World, plans: Sequence[I64], size: Size) -> dict[str, list[Row]]:
     """Play the constants: the peak and the mean of each row's plan."""
     constants = {
         "static-peak": [int(one.max()) for one in plans],

@@ -17,7 +17,6 @@ from forebay.core.goodness import Targets
 from forebay.sim import scenario, workloads
 from forebay.sim.bench.entries import (
     ENTRIES,
-    REPLICAS_MAX_SHARE,
     Entry,
     Model,
     Scaling,
@@ -32,13 +31,14 @@ from forebay.sim.world import World
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from forebay.core.units import I64
     from forebay.sim.scenario import Object, Scenario
     from forebay.sim.trace import Trace
 
 POLICY = "interactive-chat"
 # Scored beside the policy's own targets: people on the line, and people who wait.
 CLASSES = {"tight": Targets(200, 150, 24, 200), "loose": Targets(2000, 150, 200, 1000)}
-WORLD_SEED = 1
+WORLD_SEED, TUNING_WORLD_SEED = 1, 101
 SEQS_MAX = 256  # vLLM's max_num_seqs
 NAMESPACE = "bench"
 REPLICAS_MAX_LEAST = 8
@@ -84,23 +84,26 @@ class Case:
         return fluid_replicas(self.scenario, row)
 
 
+def work_of(made: Scenario, row: int) -> I64:
+    """Return the least work of each of a row's requests, in microseconds of one replica of the prior."""
+    seats, kv_tokens = int(made.fleet.batch_max[row]), int(made.fleet.kv_tokens_prior[row])
+    return work_us(made.traces[row], made.step_times(row), seats, kv_tokens, made.targets(row))
+
+
 def fluid_replicas(made: Scenario, row: int) -> float:
     """Return the least work of a row's requests by the time that they take to come."""
-    trace = made.traces[row]
-    work = work_us(
-        trace,
-        made.step_times(row),
-        int(made.fleet.batch_max[row]),
-        int(made.fleet.kv_tokens_prior[row]),
-        made.targets(row),
-    )
-    return float(work.sum()) / trace.duration_us
+    return float(work_of(made, row).sum()) / made.traces[row].duration_us
 
 
 def world_of(kind: str) -> World:
-    """Return the world with an error of the model, or the one without."""
-    world = World(WORLD_SEED)
-    return world.exact if kind == "exact" else world
+    """Return the world with an error of the model, the one without, or the one that tuning sees."""
+    match kind:
+        case "error":
+            return World(WORLD_SEED)
+        case "exact":
+            return World(WORLD_SEED).exact
+        case _:
+            return World(TUNING_WORLD_SEED)
 
 
 @cache
@@ -132,17 +135,20 @@ def build(name: str, seeds: tuple[int, ...], size: Size, inputs: Inputs, policy:
     busy = [fluid_replicas(alone, row) for row in range(len(given))]
     copies = tuple(max(1, round(entry.fluid / one)) for one in busy)
     groups = [
-        [_scaled(entry, size, trace, busy[place], copies[place], seed, place) for place, trace in enumerate(given)]
+        [
+            _scaled(entry, size, trace, busy=busy[place], copies=copies[place], seed=seed, place=place)
+            for place, trace in enumerate(given)
+        ]
         for seed in seeds
     ]
     mean = [entry.fluid if entry.scaling is Scaling.RATE else busy[p] * copies[p] for p in range(len(given))]
-    most = [max(REPLICAS_MAX_LEAST, round(REPLICAS_MAX_SHARE * each)) for each in mean]
+    most = [max(REPLICAS_MAX_LEAST, round(entry.replicas_max_share * each)) for each in mean]
     gpus = sum(each * model.gpus for each, model in zip(mean, entry.models, strict=True))
     pool_gpus = round(entry.pool_share * gpus) if entry.pool_share else None
     return Case(entry, seeds, _scenario(entry, groups, terms, replicas_max=most, pool_gpus=pool_gpus), copies)
 
 
-def _scaled(entry: Entry, size: Size, trace: Trace, busy: float, copies: int, seed: int, place: int) -> Trace:
+def _scaled(entry: Entry, size: Size, trace: Trace, *, busy: float, copies: int, seed: int, place: int) -> Trace:
     match entry.scaling:
         case Scaling.REPLICATE:
             whole = workloads.replicate(trace, copies, seed * 100 + place)
@@ -164,7 +170,7 @@ def _scenario(
             name = f"s{number:02d}-{place}"
             shared = pool_gpus is not None
             pool = f"pool-{number:02d}" if shared else f"pool-{name}"
-            services.append(_service(name, pool, model, replicas_max[place]))
+            services.append(_service(name, pool, model, replicas_max[place], entry.step_tokens))
             traces[f"{NAMESPACE}/{name}"] = trace
             if not shared:
                 pools.append(_pool(pool, 2 * replicas_max[place] * model.gpus))
@@ -188,7 +194,7 @@ def _pool(name: str, gpus: int) -> Object:
     }
 
 
-def _service(name: str, pool: str, model: Model, replicas_max: int) -> Object:
+def _service(name: str, pool: str, model: Model, replicas_max: int, step_tokens: int) -> Object:
     return {
         "apiVersion": "forebay.dev/v1alpha1",
         "kind": "InferenceService",
@@ -205,16 +211,16 @@ def _service(name: str, pool: str, model: Model, replicas_max: int) -> Object:
                 {"name": "h100", "type": "H100", "resource": "nvidia.com/gpu", "gpuPoolRef": {"name": pool}}
             ],
             "parallelism": {"tensor": model.gpus},
-            "engine": {"type": "VLLM", "maxNumSeqs": SEQS_MAX},
+            "engine": {"type": "VLLM", "maxNumSeqs": SEQS_MAX, "maxNumBatchedTokens": step_tokens},
             "scaling": {"minReplicas": 1, "maxReplicas": replicas_max},
             "sloPolicyRef": {"name": POLICY},
         },
     }
 
 
-def fastest(case: Case, world: World, row: int, replicas: int) -> tuple[Any, int, int]:
-    """Return the least of each constant of the step time, the shortest start and the longest of a row's replicas."""
+def fastest(case: Case, world: World, row: int, replicas: int) -> tuple[I64, int]:
+    """Return the least of each constant of the step time and the shortest start that a row's replicas have."""
     prior = np.array(astuple(case.scenario.step_times(row)))
     drawn = [world.replica(prior, row, number) for number in range(replicas)]
-    starts = [start for _, start, _ in drawn]
-    return np.min([times for times, _, _ in drawn], axis=0), min(starts), max(starts)
+    least: I64 = np.min([times for times, _, _ in drawn], axis=0)
+    return least, min(start for _, start, _ in drawn)

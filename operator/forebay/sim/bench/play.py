@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from forebay.core.snapshot import State
 from forebay.sim.baselines import all_rules
-from forebay.sim.bench.case import CLASSES
+from forebay.sim.bench.case import CLASSES, work_of
 from forebay.sim.bench.entries import SECOND_US, window_us
 from forebay.sim.run import ForebayJudge, RuleJudge, run
 from forebay.sim.score import recovery_s, score_of
@@ -134,20 +134,11 @@ def _recovery(case: Case, services: Sequence[SimulatedService], size: Size) -> i
 
 def demand_replicas(case: Case, every_s: int) -> list[float]:
     """Return the least work of the first row's requests in each span of `every_s`, in replicas that it keeps busy."""
-    scenario = case.scenario
-    trace, fleet = scenario.traces[0], scenario.fleet
-    from forebay.sim.bound import work_us  # noqa: PLC0415 - scipy takes a second, which a rule's cell need not pay
-
-    work = work_us(trace, scenario.step_times(0), int(fleet.batch_max[0]), int(fleet.kv_tokens_prior[0]), scenario.targets(0))
-    spans = np.bincount(trace.arrival_us // (every_s * SECOND_US), weights=work)
-    return [float(one) for one in spans / (every_s * SECOND_US)]
+    span_us = every_s * SECOND_US
+    spans = np.bincount(case.scenario.traces[0].arrival_us // span_us, weights=work_of(case.scenario, 0)) / span_us
+    return [round(float(one), 3) for one in spans]
 
 
-def timeline_of(every_s: int) -> Timeline:
+def new_timeline(every_s: int) -> Timeline:
     """Return an empty timeline."""
     return Timeline(every_s, [], [], [])
-
-
-def as_json(timeline: Timeline) -> dict[str, Any]:
-    """Return a timeline as JSON has it."""
-    return asdict(timeline)
