@@ -65,6 +65,7 @@ def _extra(command: str) -> Iterator[None]:
 
 app.add_typer(record.app, name="record")
 app.add_typer(calibrate.app, name="calibrate")
+app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("bench", epilog=bench.EPILOG)(bench.bench)
 
 

@@ -7,7 +7,7 @@ a cluster.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,16 +119,23 @@ class Scenario:
 
 
 def build(
-    services: Sequence[Object], policies: Sequence[Object], pools: Sequence[Object], traces: Mapping[str, Trace]
+    services: Sequence[Object],
+    policies: Sequence[Object],
+    pools: Sequence[Object],
+    traces: Mapping[str, Trace],
+    *,
+    gpus: int | None = None,
 ) -> Scenario:
     """Resolve documents and give each service its trace.
 
     Parameters
     ----------
     services, policies, pools
-        InferenceServices, SLOPolicies and GPUPools. Every pool that is used must say how many GPUs it has.
+        InferenceServices, SLOPolicies and GPUPools.
     traces
         By "namespace/name".
+    gpus
+        What a pool has that does not say it; None: each must say it.
 
     Raises
     ------
@@ -147,10 +154,13 @@ def build(
             raise ScenarioError(f"{service.key} has no trace: give it one, or leave the service out")
         if service.prior.kv_tokens_total < BLOCK_TOKENS:
             raise ScenarioError(f"{service.key}: its KV cache holds no block")
+    spec = fleet.spec
     for pool in fleet.pools:
-        if pool.gpus_max < 0:
+        if pool.gpus_max < 0 and gpus is None:
             raise ScenarioError(f"pool {pool.name} does not say how many GPUs it has: set spec.maxGPUs of its GPUPool")
-    return Scenario(fleet.spec, tuple(traces[service.key] for service in fleet.services))
+    if gpus is not None:
+        spec = replace(spec, gpus_max=np.where(spec.gpus_max < 0, gpus, spec.gpus_max))
+    return Scenario(spec, tuple(traces[service.key] for service in fleet.services))
 
 
 def _unknown(spec: InferenceServiceSpec | None) -> str:
