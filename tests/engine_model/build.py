@@ -87,9 +87,17 @@ class Step:
 class Scheduler:
     """One engine's queue and batch; requests are known by name."""
 
-    def __init__(self, blocks: int = 1000, *, seqs: int = 8, budget: int = 64, caching: bool = True) -> None:
+    def __init__(
+        self, blocks: int = 1000, *, seqs: int = 8, budget: int = 64, caching: bool = True, block_tokens: int = 16
+    ) -> None:
         self.bank: Bank = new_bank(
-            lanes=1, seqs_max=seqs, step_tokens_max=budget, blocks=blocks, row_blocks=ROW_BLOCKS, caching=caching
+            lanes=1,
+            seqs_max=seqs,
+            step_tokens_max=budget,
+            blocks=blocks,
+            row_blocks=ROW_BLOCKS,
+            caching=caching,
+            block_tokens=block_tokens,
         )
         self.names: dict[int, str] = {}
 

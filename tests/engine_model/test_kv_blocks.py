@@ -52,6 +52,15 @@ def test_holding_a_free_block_saves_it_from_eviction() -> None:
     assert pool.free == 0
 
 
+def test_a_freed_block_that_nobody_can_find_is_given_out_before_those_that_somebody_may_find() -> None:
+    pool = BlockPool(3)
+    found, nameless = pool.take(2)
+    pool.remember(found, 7)
+    pool.release([found, nameless])  # and a third block that was never used, the oldest
+    assert pool.take(2)[0] == nameless
+    assert pool.find([7], 1) == [found]
+
+
 def test_the_same_content_computed_twice_is_found_in_the_first_place() -> None:
     pool = BlockPool(2)
     first, second = pool.take(2)

@@ -72,6 +72,31 @@ def test_the_last_request_that_finds_no_block_preempts_itself() -> None:
     assert (batch.preempted, engine.waiting) == (1, ["b"])
 
 
+def test_a_request_is_let_in_only_when_the_whole_of_it_fits() -> None:
+    engine = Scheduler(blocks=6, caching=False)
+    engine.add("a", 30)  # two blocks, and a third with its third decode
+    engine.add("long", 70)  # five blocks: its first chunk of 34 tokens would fit
+    assert engine.step().shares == {"a": 30}
+    engine.remove("a")
+    assert engine.step().shares == {"long": 64}
+
+
+def test_cached_blocks_need_no_room_when_a_request_is_let_in() -> None:
+    engine = Scheduler(blocks=6)
+    engine.add("a", 64, text="shared")
+    engine.step()
+    engine.add("b", 70, text="shared")  # five blocks, four of them a's
+    assert engine.step().shares == {"a": 1, "b": 6}
+
+
+def test_blocks_may_hold_any_number_of_tokens() -> None:
+    engine = Scheduler(blocks=2, caching=False, block_tokens=32)
+    engine.add("a", 32)
+    engine.add("b", 1)
+    assert engine.step().shares == {"a": 32, "b": 1}
+    assert engine.step().shares == {"a": 1}  # its 33rd token takes the block of b
+
+
 def test_a_preempted_request_is_computed_again_with_its_answer_as_prefill() -> None:
     engine = Scheduler(blocks=8, caching=False)
     engine.add("a", 20, generated=5)

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 # Lists where the rules run plain, int64 arrays where they are compiled.
 Ints: TypeAlias = "list[int] | NDArray[np.int64]"
 
-BLOCK_TOKENS = 16  # vLLM's default on GPUs; a prefix shorter than one block is never shared
+BLOCK_TOKENS = 16  # vLLM's default on GPUs: on CPUs it wants 32; a prefix shorter than one block is never shared
 NO_HASH = -1
 NEVER = -1  # `cached` of a request that was not admitted yet
 
 # `size`: what every engine of the bank is made of.
-LANES, SEQS_MAX, STEP_TOKENS_MAX, BLOCKS, CACHING, MAP_SLOTS, ROW_BLOCKS, ID_BLOCKS = range(8)
-SIZES = 8
+LANES, SEQS_MAX, STEP_TOKENS_MAX, BLOCKS, CACHING, MAP_SLOTS, ROW_BLOCKS, ID_BLOCKS, KV_BLOCK_TOKENS = range(9)
+SIZES = 9
 # `counts`: what a lane counts; the last ones speak of its present step.
 (
     RUNNING,
@@ -82,7 +82,16 @@ class Bank(NamedTuple):
     map_block: Ints
 
 
-def new_bank(*, lanes: int, seqs_max: int, step_tokens_max: int, blocks: int, row_blocks: int, caching: bool) -> Bank:
+def new_bank(
+    *,
+    lanes: int,
+    seqs_max: int,
+    step_tokens_max: int,
+    blocks: int,
+    row_blocks: int,
+    caching: bool,
+    block_tokens: int = BLOCK_TOKENS,
+) -> Bank:
     """Make a bank of idle engines without any row, on lists.
 
     Parameters
@@ -97,6 +106,8 @@ def new_bank(*, lanes: int, seqs_max: int, step_tokens_max: int, blocks: int, ro
         Most blocks that one request can hold; matters with prefix caching only.
     caching
         Whether full blocks are found again by content.
+    block_tokens
+        Tokens that a block holds.
 
     Raises
     ------
@@ -116,9 +127,9 @@ def new_bank(*, lanes: int, seqs_max: int, step_tokens_max: int, blocks: int, ro
     counts = [0] * (lanes * COUNTS)
     for lane in range(lanes):
         counts[lane * COUNTS + BLOCKS_FREE] = blocks
-    anchors = [0] * lanes
+    anchors, row_places = [0] * lanes, row_blocks if caching else 0
     return Bank(
-        size=[lanes, seqs_max, step_tokens_max, blocks, int(caching), slots, row_blocks if caching else 0, 1],
+        size=[lanes, seqs_max, step_tokens_max, blocks, int(caching), slots, row_places, 1, block_tokens],
         counts=counts,
         running=[0] * (lanes * seqs_max),
         emitted=[0] * (lanes * seqs_max),
@@ -126,7 +137,7 @@ def new_bank(*, lanes: int, seqs_max: int, step_tokens_max: int, blocks: int, ro
         **{name: list(anchors) for name in ROW_FIELDS},
         before=list(range(lanes)),
         after=list(range(lanes)),
-        table=[0] * (lanes * row_blocks if caching else 0),
+        table=[0] * (lanes * row_places),
         ids=[],
         references=[0] * places,
         content=[NO_HASH] * places,

@@ -57,11 +57,12 @@ class EngineSettings:
     max_num_seqs: int
     max_num_batched_tokens: int
     prefix_caching: bool = True
+    kv_block_tokens: int = BLOCK_TOKENS
 
     def __post_init__(self) -> None:
-        if min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) < 1:
-            raise ValueError(f"maxNumSeqs, maxNumBatchedTokens and maxModelLen must be at least 1: {self}")
-        tokens = (self.kv_blocks_total - 1) * BLOCK_TOKENS
+        if min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len, self.kv_block_tokens) < 1:
+            raise ValueError(f"maxNumSeqs, maxNumBatchedTokens, maxModelLen and blocks must be at least 1: {self}")
+        tokens = (self.kv_blocks_total - 1) * self.kv_block_tokens
         if self.max_model_len > tokens:
             raise ValueError(f"maxModelLen {self.max_model_len} does not fit the KV cache of {tokens} tokens: lower it")
 
@@ -127,8 +128,9 @@ class Engine:
             seqs_max=settings.max_num_seqs,
             step_tokens_max=settings.max_num_batched_tokens,
             blocks=settings.kv_blocks_total - 1,
-            row_blocks=-(-settings.max_model_len // BLOCK_TOKENS),
+            row_blocks=-(-settings.max_model_len // settings.kv_block_tokens),
             caching=settings.prefix_caching,
+            block_tokens=settings.kv_block_tokens,
         )
         self._bank: Bank = bank._replace(ids=self._ids)
         self._times: tuple[int, int, int, int, int] = astuple(settings.step_times)
@@ -196,7 +198,7 @@ class Engine:
                 f"{self.settings.max_model_len} tokens"
             )
         row = self._rows_free.pop() if self._rows_free else self._new_row()
-        hashes = block_hashes[: -(-self.settings.max_model_len // BLOCK_TOKENS)]
+        hashes = block_hashes[: self._row_ids]
         self._ids[row * self._row_ids : row * self._row_ids + len(hashes)] = hashes
         scheduler.place_row(self._bank, row, prompt_tokens, output_limit, row * self._row_ids, len(hashes))
         scheduler.queue(self._bank, 0, row)
@@ -272,7 +274,7 @@ class Engine:
 
     @property
     def _row_ids(self) -> int:
-        return -(-self.settings.max_model_len // BLOCK_TOKENS)
+        return -(-self.settings.max_model_len // self.settings.kv_block_tokens)
 
     def _new_row(self) -> int:
         row = add_row(self._bank)

@@ -1,8 +1,8 @@
-"""Paged KV cache: blocks of 16 tokens, reference counts, a hash chain over full blocks, and eviction of the oldest.
+"""Paged KV cache: blocks of some tokens, reference counts, a hash chain over full blocks, and eviction of the oldest.
 
 A block is *held* (references > 0) or *free*. A free block may still bear the hash of what it holds: then it is cached,
-and a later request with the same prefix takes it back. The oldest free block is given out first, and only then is its
-content forgotten. A bank without prefix caching has no identities at all: blocks are a number.
+and a later request with the same prefix takes it back. Blocks that bear no hash are given out first, then the oldest,
+and only then is its content forgotten. A bank without prefix caching has no identities at all: blocks are a number.
 """
 
 from __future__ import annotations
@@ -131,7 +131,11 @@ def take(bank: Bank, lane: int, row: int, start: int, count: int) -> None:
 
 
 def release(bank: Bank, lane: int, row: int, count: int) -> None:
-    """Drop one reference of each of a request's blocks, the last first: a prefix's tail is evicted before its head."""
+    """Drop one reference of each of a request's blocks, the last first: a prefix's tail is evicted before its head.
+
+    What nobody can find is of use to nobody: it goes to the old end, and spares a block that somebody may find
+    (vllm/v1/core/block_pool.py:free_blocks of 0.32).
+    """
     if bank.size[CACHING] == 0:
         bank.counts[lane * COUNTS + BLOCKS_FREE] += count
         return
@@ -141,7 +145,8 @@ def release(bank: Bank, lane: int, row: int, count: int) -> None:
         block = bank.table[base + index]
         bank.references[block] -= 1
         if bank.references[block] == 0:
-            ring_append(bank.older, bank.younger, anchor, block)
+            place = bank.younger[anchor] if bank.content[block] == NO_HASH else anchor
+            ring_append(bank.older, bank.younger, place, block)
             bank.counts[lane * COUNTS + BLOCKS_FREE] += 1
 
 

@@ -80,7 +80,7 @@ class _Follower:
         self._prices_us /= PS_PER_US
         self._step_us = guess.c0_ps / PS_PER_US
         self._engine = Engine(recording.facts.settings(_COUNTS))
-        self._arrivals = Arrivals(recording.trace, front_us)
+        self._arrivals = Arrivals(recording.trace, front_us, recording.facts.kv_block_tokens)
         self._trace = recording.trace
         self._token_us = recording.token_us
         self._first = recording.offsets

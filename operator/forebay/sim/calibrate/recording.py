@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from forebay.engine_model.bank import BLOCK_TOKENS
 from forebay.engine_model.engine import EngineSettings
 from forebay.sim.trace import Trace
 
@@ -50,14 +49,15 @@ class EngineFacts:
         return (self.kv_blocks - 1) * self.kv_block_tokens
 
     def settings(self, times: StepTimes) -> EngineSettings:
-        """Start the engine model as this engine was started; its blocks are always of 16 tokens."""
+        """Start the engine model as this engine was started."""
         return EngineSettings(
             step_times=times,
-            kv_blocks_total=self.kv_tokens // BLOCK_TOKENS + 1,
+            kv_blocks_total=self.kv_blocks,
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             prefix_caching=self.prefix_caching,
+            kv_block_tokens=self.kv_block_tokens,
         )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forebay.engine_model.bank import BLOCK_TOKENS
 from forebay.engine_model.engine import Engine
 
 if TYPE_CHECKING:
@@ -33,9 +32,10 @@ class Prediction:
 class Arrivals:
     """Requests on their way into an engine, each `front_us` after it was sent."""
 
-    def __init__(self, trace: Trace, front_us: int) -> None:
-        if trace.prefix_block_tokens not in {0, BLOCK_TOKENS}:
-            raise ValueError(f"{trace.name}: prefixes must be given in the engine's blocks of {BLOCK_TOKENS} tokens")
+    def __init__(self, trace: Trace, front_us: int, block_tokens: int) -> None:
+        if trace.prefix_block_tokens not in {0, block_tokens}:
+            raise ValueError(f"{trace.name}: prefixes must be given in the engine's blocks of {block_tokens} tokens")
+        self._block_tokens = block_tokens
         self.trace = trace
         self.ready_ps = ((trace.arrival_us + front_us) * PS_PER_US).tolist()
         self.sent = 0
@@ -49,7 +49,7 @@ class Arrivals:
     def submit(self, engine: Engine, now_ps: int) -> None:
         """Submit the next request."""
         prompt, output = int(self.trace.prompt_tokens[self.sent]), int(self.trace.output_tokens[self.sent])
-        engine.submit(str(self.sent), prompt, output, self._hashes((prompt + output) // BLOCK_TOKENS), now_ps)
+        engine.submit(str(self.sent), prompt, output, self._hashes((prompt + output) // self._block_tokens), now_ps)
         self.sent += 1
 
     def submit_due(self, engine: Engine, now_ps: int) -> None:
@@ -81,7 +81,7 @@ def predict(
     Parameters
     ----------
     trace
-        Requests; shared prefixes in blocks of 16 tokens.
+        Requests; shared prefixes in the engine's blocks.
     settings
         The engine, with its step times.
     front_us
@@ -91,7 +91,7 @@ def predict(
     seed
         Of that noise.
     """
-    engine, queue = Engine(settings), Arrivals(trace, front_us)
+    engine, queue = Engine(settings), Arrivals(trace, front_us, settings.kv_block_tokens)
     dice, sigma = np.random.default_rng(seed), noise_permille / 1000
     first = np.cumsum(trace.output_tokens) - trace.output_tokens
     emitted = np.zeros(len(trace), np.int64)
