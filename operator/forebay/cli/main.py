@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from forebay.cli import bench, calibrate, record
+from forebay.cli import backtest, bench, calibrate, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +66,7 @@ def _extra(command: str) -> Iterator[None]:
 app.add_typer(record.app, name="record")
 app.add_typer(calibrate.app, name="calibrate")
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
+app.command("backtest", epilog=backtest.EXAMPLES)(backtest.backtest)
 app.command("bench", epilog=bench.EPILOG)(bench.bench)
 
 

@@ -13,6 +13,7 @@ from matplotlib import pyplot as plt
 from forebay.core.snapshot import State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from forebay.cli.simulation import Played
@@ -21,12 +22,25 @@ if TYPE_CHECKING:
 SPANS = 240  # points along the time axis at most; every one is a mean
 
 
-def draw(path: Path, played: Played) -> None:
-    """Draw each service's run, a column each."""
+def draw(path: Path, played: Played, real: tuple[Sequence[float], Sequence[int]] | None = None) -> None:
+    """Draw each service's run, a column each.
+
+    Parameters
+    ----------
+    path
+        The file, a PNG.
+    played
+        The run.
+    real
+        Of the first service: seconds, and how many replicas there really were at each.
+    """
     count = len(played.services)
     figure, axes = plt.subplots(4, count, figsize=(7 * count, 11), sharex="col", squeeze=False, layout="constrained")
     for place in range(count):
         _service(axes[:, place], played, place)
+    if real is not None:
+        axes[1, 0].step([second / 60 for second in real[0]], real[1], "k--", where="post", label="really happened")
+        axes[1, 0].legend(loc="upper left")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -27,9 +27,16 @@ _TTFT = len(TTFT_BOUNDS_MS) + 1
 
 
 class Attainment:
-    """Counts good and all first tokens, good and all gaps, per service over the last 30 minutes."""
+    """Counts good and all first tokens, good and all gaps, per service over the last 30 minutes.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    window_ms
+        How far back it counts instead.
+    """
+
+    def __init__(self, window_ms: int = WINDOW_MS) -> None:
+        self._window_ms = window_ms
         self._before: dict[str, I64] = {}  # replica uid to both histograms
         self._slices: deque[tuple[int, dict[str, I64]]] = deque()  # since, service to [ttft good, all, itl good, all]
 
@@ -63,7 +70,7 @@ class Attainment:
         current = self._slices[-1][1]
         for key, value in sums.items():
             current[key] = current[key] + value if key in current else value
-        while now_ms - self._slices[0][0] > WINDOW_MS:
+        while now_ms - self._slices[0][0] > self._window_ms:
             self._slices.popleft()
 
     def permille(self) -> dict[str, int]:

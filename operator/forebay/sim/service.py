@@ -219,7 +219,9 @@ class SimulatedService:
         if not hold:
             self.withdraw(sorted(active, key=harm)[: max(0, len(active) - serving)], State.WARM)
         self.withdraw(leave, State.DRAINING)
-        missing = max(0, min(serving + warm - len(lanes) + len(leave), room // self.gpus_each))
+        missing = max(0, serving + warm - len(lanes) + len(leave))
+        if self.gpus_each:
+            missing = min(missing, max(0, room) // self.gpus_each)
         made = self.start(missing, now_us) if missing else 0
         self.actions += made
         return made * self.gpus_each
