@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from forebay.cli import backtest, bench, calibrate, record
+from forebay.cli import backtest, bench, calibrate, record, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
