@@ -1,11 +1,14 @@
 """`make bench`: run every tests/bench/bench_*.py as a program and print their rows in one table.
 
-Each prints lines of `name<TAB>value<TAB>unit<TAB>aim` on standard output. Times on shared machines are noisy; an aim
-that is missed is shown, not hidden, and nothing here fails because of a time.
+Each says in the first lines of its text what it measures, what it needs and, where that is minutes, how long it takes;
+they are shown before it runs. It prints lines of `name<TAB>value<TAB>unit<TAB>aim` on standard output, and whatever it
+likes on standard error. Times on shared machines are noisy; an aim that is missed is shown, not hidden, and nothing
+here fails because of a time.
 """
 
 from __future__ import annotations
 
+import ast
 import platform
 import subprocess
 import sys
@@ -39,18 +42,24 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def purpose(script: Path) -> str:
+    """Return the first paragraph of a program's text about itself."""
+    return (ast.get_docstring(ast.parse(script.read_text())) or "").partition("\n\n")[0]
+
+
 def main() -> int:
     """Run all benchmarks; return 1 only if one of them could not run."""
     table = Table(title=f"{machine()}; commit {commit()}")
     for column in ("benchmark", "what", "value", "unit", "aim"):
         table.add_column(column)
     broken = 0
+    told = Console(stderr=True, highlight=False)
     for script in sorted((ROOT / "tests" / "bench").glob("bench_*.py")):
-        done = subprocess.run([sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, check=False)
+        told.print(f"[bold]{script.stem}[/bold] {purpose(script)}")
+        done = subprocess.run([sys.executable, str(script)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             broken += 1
             table.add_row(script.stem, "[red]could not run[/red]", "", "", "")
-            print(done.stderr, file=sys.stderr)
         for line in done.stdout.splitlines():
             cells = line.split("\t")
             if len(cells) == 4:  # noqa: PLR2004 - name, value, unit, aim
