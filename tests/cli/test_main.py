@@ -11,7 +11,9 @@ from forebay.cli import main
 from forebay.cli.main import app
 
 runner = CliRunner()
-COMMANDS = ("run", "gateway", "explain", "replay", "crds", "version", "record", "calibrate", "simulate", "backtest")
+COMMANDS = (
+    "simulate", "backtest", "bench", "run", "gateway", "explain", "replay", "crds", "version", "record", "calibrate",
+)  # fmt: skip
 
 
 def test_the_commands_are_those_that_do_something() -> None:

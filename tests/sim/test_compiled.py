@@ -81,12 +81,35 @@ def loses_a_replica_and_gets_another(seed: int) -> SimulatedService:
     return world
 
 
+def has_more_requests_than_a_step_has_tokens(seed: int) -> SimulatedService:
+    trace = build.drawn(seed, 20, 1, prompt=(1, 30), output=(10, 40))
+    world = build.service(trace, world=World(seed), serving=1, batch_max=8, step_tokens_max=3)
+    for second in range(1, 30):
+        world.advance(second * SECOND)
+    assert clock(world, layout.ANSWERED) == len(trace)
+    return world
+
+
+def opens_one_replica_after_the_other(seed: int) -> SimulatedService:
+    trace = build.drawn(seed, 60, 3, prompt=(10, 300), output=(10, 90))
+    world = build.service(trace, world=World(seed, promote_ms=900), lanes=3, batch_max=2)
+    world.start(3, 0, ready=True)
+    for quarter in range(1, 40):
+        world.advance(quarter * SECOND // 4)
+        serving = min(quarter, 3)
+        world.settle(Wanted(serving, 3 - serving), quarter * SECOND // 4, 0)
+    assert clock(world, layout.ANSWERED) > 0
+    return world
+
+
 WORLDS: list[Callable[[int], SimulatedService]] = [
     caches_prefixes,
     preempts,
     preempts_where_prefixes_are_cached,
     holds_and_refuses,
     loses_a_replica_and_gets_another,
+    has_more_requests_than_a_step_has_tokens,
+    opens_one_replica_after_the_other,
 ]
 
 
