@@ -42,7 +42,7 @@ WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 # Leases are renewed for ever, by the operator and by Kubernetes itself; Kubernetes writes of its nodes as well.
 OF_KUBERNETES = ("leases", "nodes")
 COUNTED = re.compile(
-    r'^apiserver_request_total\{[^}]*resource="([a-z]+)"[^}]*verb="([A-Z]+)"[^}]*\} (\S+)$', re.MULTILINE
+    r'^apiserver_request_total\{[^}]*,resource="([a-z]+)"[^}]*verb="([A-Z]+)"[^}]*\} (\S+)$', re.MULTILINE
 )
 
 
