@@ -15,7 +15,7 @@ import asyncio
 import shutil
 import signal
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 FLEET = "fleet.json"
 # A cold start, the images' first run, and a machine that others use as well.
 READY_MARGIN_S = 240
+LINE_S = 1.5  # a gateway's line comes each second: after this long, one tells of everything until now
+BOOK_WAIT_S = 10
 
 
 class NotReadyError(Exception):
@@ -120,12 +122,22 @@ async def play(plan: Plan, *, url: str, seed: int, warm: bool, resource: str, ou
         await wait_ready(stage, view, warm=warm)
         before = stage.gateway_counts()
         await run_load(stage, view, url, seed, out)
+        await book_closed(stage)
         story = {
             "spans": [asdict(span) for span in stage.log.all_spans()],
             "promotions": [asdict(one) for one in stage.promotions.promotions if one.at_ms >= 0],
             "gateways": {"before": before, "after": stage.gateway_counts()},
         }
         (out / FLEET).write_bytes(orjson.dumps(story, option=orjson.OPT_INDENT_2))
+
+
+async def book_closed(stage: Stage) -> None:
+    """Wait until the gateways have told of every end, or long enough to say that they never will."""
+    await asyncio.sleep(LINE_S)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BOOK_WAIT_S):
+            while stage.gateways_busy():  # noqa: ASYNC110 - a line of a gateway wakes nobody here
+                await asyncio.sleep(0.2)
 
 
 def main() -> int:

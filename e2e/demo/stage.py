@@ -81,6 +81,11 @@ class Stage:
         rows = [r.signals.services[service] for r in readings if service in r.signals.services]
         return (sum(r.requests_held for r in rows), sum(r.held_prompt_tokens for r in rows)) if rows else None
 
+    def gateways_busy(self) -> bool:
+        """Say whether a gateway has told of requests that it holds or that have not ended."""
+        readings = self.gateways.readings.values() if self.gateways is not None else ()
+        return any(r.requests_held or r.requests_in_flight for one in readings for r in one.signals.services.values())
+
     def gateway_counts(self) -> dict[str, dict[str, int]]:
         """Add up what the gateways have counted, by service."""
         added: dict[str, dict[str, int]] = {}
