@@ -15,10 +15,13 @@ from forebay.wire.lifecycle import ReplicaState
 from forebay.wire.names import LABEL_SERVICE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from e2e.demo.plan import Plan
     from e2e.demo.promote import PromotionWatch
     from forebay.observe.cluster import Object
     from forebay.observe.gateways import GatewayStreams
+    from forebay.wire.signals import GatewayService
 
 # Once warm, the pool must have stood still for so long: the first decisions after a start still grow it.
 SETTLED_S = 5
@@ -77,25 +80,27 @@ class Stage:
 
     def waiting(self, service: str) -> tuple[int, int] | None:
         """Add up the requests and prompt tokens that the gateways hold; None when no gateway tells."""
-        readings = self.gateways.readings.values() if self.gateways is not None else ()
-        rows = [r.signals.services[service] for r in readings if service in r.signals.services]
+        rows = [told[service] for told in self._told() if service in told]
         return (sum(r.requests_held for r in rows), sum(r.held_prompt_tokens for r in rows)) if rows else None
 
     def gateways_busy(self) -> bool:
         """Say whether a gateway has told of requests that it holds or that have not ended."""
-        readings = self.gateways.readings.values() if self.gateways is not None else ()
-        return any(r.requests_held or r.requests_in_flight for one in readings for r in one.signals.services.values())
+        return any(row.requests_held or row.requests_in_flight for told in self._told() for row in told.values())
 
     def gateway_counts(self) -> dict[str, dict[str, int]]:
         """Add up what the gateways have counted, by service."""
         added: dict[str, dict[str, int]] = {}
-        for reading in self.gateways.readings.values() if self.gateways is not None else ():
-            for service, row in reading.signals.services.items():
+        for told in self._told():
+            for service, row in told.items():
                 mine = added.setdefault(service, {})
                 for name, value in asdict(row).items():
                     if name.endswith("_total"):
                         mine[name] = mine.get(name, 0) + value
         return added
+
+    def _told(self) -> list[Mapping[str, GatewayService]]:
+        """List what each gateway last told, by service."""
+        return [one.signals.services for one in self.gateways.readings.values()] if self.gateways is not None else []
 
     def picture(self, phase: str, total_s: float) -> Picture:
         """Draw what is known now."""

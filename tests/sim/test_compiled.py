@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forebay.sim.service import SimulatedService
+    from forebay.sim.trace import Trace
 
 
 def caches_prefixes(seed: int) -> SimulatedService:
@@ -31,8 +32,7 @@ def caches_prefixes(seed: int) -> SimulatedService:
     return world
 
 
-def preempts(seed: int) -> SimulatedService:
-    trace = build.drawn(seed, 40, 5, prompt=(10, 200), output=(50, 200))
+def out_of_blocks(trace: Trace, seed: int) -> SimulatedService:
     world = build.service(trace, world=World(seed), serving=1, kv_tokens_prior=800, batch_max=8)
     for second in range(1, 40):
         world.advance(second * SECOND)
@@ -40,13 +40,12 @@ def preempts(seed: int) -> SimulatedService:
     return world
 
 
+def preempts(seed: int) -> SimulatedService:
+    return out_of_blocks(build.drawn(seed, 40, 5, prompt=(10, 200), output=(50, 200)), seed)
+
+
 def preempts_where_prefixes_are_cached(seed: int) -> SimulatedService:
-    trace = build.drawn(seed, 30, 5, prompt=(10, 200), output=(50, 200), texts=2)
-    world = build.service(trace, world=World(seed), serving=1, kv_tokens_prior=800, batch_max=8)
-    for second in range(1, 30):
-        world.advance(second * SECOND)
-    assert build.preemptions(world) > 0
-    return world
+    return out_of_blocks(build.drawn(seed, 30, 5, prompt=(10, 200), output=(50, 200), texts=2), seed)
 
 
 def holds_and_refuses(seed: int) -> SimulatedService:

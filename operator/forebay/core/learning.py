@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SCALE_FIRST_MILLI: Final = 500
 _SCALE_WIDTH_MILLI: Final = 100
 # The prior may be wrong by a lognormal factor of sigma 0.25: sixteen seconds' worth of observations
-# spread like that from 0.7 to 1.3. Its pessimistic quartile is 1.1.
+# spread like that from 0.7 to 1.3.
 _SCALE_PRIOR: Final = np.array([0, 0, 1, 2, 3, 4, 3, 2, 1] + [0] * (SCALE_BINS - 9))
 _QUARTILE_PERMILLE: Final = 750
 _MEDIAN_PERMILLE: Final = 500

@@ -88,8 +88,6 @@ def end_step(bank: Bank, lane: int) -> None:
         bank.running[first + kept] = row
         kept += 1
         count = bank.chunk[row]
-        if count == 0:  # the budget did not reach it
-            continue
         tokens += count
         bank.chunk[row] = 0
         bank.computed[row] += count

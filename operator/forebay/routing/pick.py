@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forebay.routing.rules import UNKNOWN, cost_ms, predicted_itl_us, predicted_ttft_ms
+from forebay.routing.rules import PREFILL_FIRST_TOKENS_PER_S, UNKNOWN, cost_ms, predicted_itl_us, predicted_ttft_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from forebay.routing.replica import Replica
 
-# What a prompt token costs before any replica of a service was measured; only differences between replicas matter then,
-# and there are none.
-PREFILL_FIRST_TOKENS_PER_S = 8_000
 # Envoy tries at most four hosts (num_retries 3); a longer list would never be read.
 DESTINATIONS_MAX = 4
 
 
-def rate_of_service(replicas: Iterable[Replica]) -> int:
-    """Average the measured prefill rates, so that a newcomer competes as an equal."""
-    rates = [r.prefill_tokens_per_s for r in replicas if r.prefill_tokens_per_s != UNKNOWN]
-    return sum(rates) // len(rates) if rates else PREFILL_FIRST_TOKENS_PER_S
-
-
-def pace_of_service(replicas: Iterable[Replica]) -> int:
-    """Average the measured paces; 0 before any is known: then none is told apart by it."""
-    paces = [r.pace for r in replicas if r.pace != UNKNOWN]
-    return sum(paces) // len(paces) if paces else 0
+def mean_measured(values: Iterable[int], otherwise: int) -> int:
+    """Average what was measured of a service's replicas, so that a newcomer competes as an equal."""
+    measured = [value for value in values if value != UNKNOWN]
+    return sum(measured) // len(measured) if measured else otherwise
 
 
 def order(replicas: Iterable[Replica], prompt_tokens: int, mean_prompt_tokens: int, now_ms: int) -> list[Replica]:
@@ -53,7 +44,8 @@ def order(replicas: Iterable[Replica], prompt_tokens: int, mean_prompt_tokens: i
     routable = [r for r in replicas if r.routable]
     usual_rate = usual_pace = 0
     if any(UNKNOWN in (r.prefill_tokens_per_s, r.pace) for r in routable):
-        usual_rate, usual_pace = rate_of_service(routable), pace_of_service(routable)
+        usual_rate = mean_measured((r.prefill_tokens_per_s for r in routable), PREFILL_FIRST_TOKENS_PER_S)
+        usual_pace = mean_measured((r.pace for r in routable), 0)  # no replica is told apart by it
     ranked: list[tuple[bool, int, int, str, Replica]] = []
     for replica in routable:
         load, age_ms = replica.look(now_ms)

@@ -7,6 +7,9 @@ telling them again. UNKNOWN stands for a number that nobody has said yet.
 from __future__ import annotations
 
 UNKNOWN = -1
+# What a prompt token costs before any replica of a service was measured; only differences between replicas matter then,
+# and there are none.
+PREFILL_FIRST_TOKENS_PER_S = 8_000
 # Three polls missed: from here on a replica is used with caution (no allowance over its batch, others preferred).
 STALE_MS = 3_000
 # A full batch: somebody must finish first, and how soon is not known. A second puts such a replica behind any with a

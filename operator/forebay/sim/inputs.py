@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from forebay.resolve.defaults import ReplicaDefaults
 from forebay.resolve.fleet import Resolver
 from forebay.resolve.priors import DEGREES
 from forebay.sim import workloads
-from forebay.sim.scenario import Scenario, ScenarioError, build
+from forebay.sim.scenario import NO_IMAGES, Scenario, ScenarioError, build
 from forebay.sim.traces import read
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ API_VERSION = "forebay.dev/v1alpha1"
 GPUS = 64  # of a pool that does not say how many it has
 RESOURCE = "nvidia.com/gpu"
 _YAML = {".yaml", ".yml"}
-_NO_IMAGES = ReplicaDefaults("not-run", "not-run", "not-run")
 
 
 @dataclass(slots=True)
@@ -103,7 +101,7 @@ def service_of(model: str, accelerator: str, gpus: int) -> Object:
                 "scaling": {"minReplicas": 1, "maxReplicas": max(1, gpus // tensor)},
             },
         }
-        (resolved,) = Resolver(_NO_IMAGES).resolve([document], [], [], {}).services
+        (resolved,) = Resolver(NO_IMAGES).resolve([document], [], [], {}).services
         if not resolved.blocked:
             if tensor > gpus:
                 raise ScenarioError(f"a replica of {model} takes {tensor} GPUs and there are {gpus}: raise --gpus")

@@ -37,7 +37,7 @@ Object = dict[str, Any]
 _DRAINING_SHARE, _DRAINING_LEAST = 4, 4
 MINUTE_US = 60_000_000
 BEGIN_WITH = 2
-_NO_IMAGES = ReplicaDefaults("not-run", "not-run", "not-run")
+NO_IMAGES = ReplicaDefaults("not-run", "not-run", "not-run")
 
 
 class ScenarioError(ValueError):
@@ -144,7 +144,7 @@ def build(
     """
     if not services:
         raise ScenarioError("there is no service to simulate: give an InferenceService, or a trace with --model")
-    fleet = Resolver(_NO_IMAGES).resolve(services, policies, pools, {})
+    fleet = Resolver(NO_IMAGES).resolve(services, policies, pools, {})
     for service in fleet.services:
         if service.blocked:
             raise ScenarioError("; ".join(f"{service.key}: {problem.message}" for problem in service.problems))

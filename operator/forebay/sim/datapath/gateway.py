@@ -17,6 +17,7 @@ from forebay.engine_model.bank import (
 from forebay.engine_model.scheduler import place_row, queue
 from forebay.routing.rules import (
     GAPS_LEAST,
+    PREFILL_FIRST_TOKENS_PER_S,
     UNKNOWN,
     cost_ms,
     has_room,
@@ -44,7 +45,6 @@ from forebay.sim.datapath.layout import (
     OWN,
     PACE,
     PENDING,
-    PREFILL_FIRST_TOKENS_PER_S,
     PROMPT_TOTAL,
     QUEUE_MAX,
     QUEUE_SUM_US,

@@ -20,7 +20,6 @@ SECOND_US = 10**6
 POLL_US = SECOND_US  # the gateway reads every replica's report this often
 # vLLM's HTTP server, tokenizer and the hop to its engine process: before a request can be scheduled (engines.md).
 FRONT_END_US = 8_000
-PREFILL_FIRST_TOKENS_PER_S = 8_000  # as in routing.pick: what a token costs before anything was measured
 ENDS = 1024  # step ends remembered a lane: a second has at most 250 steps of 4 ms
 # Seconds behind `worst_since`: it holds only those that no later one exceeds, so it is full when a lane has sped up
 # 1024 times in a row. Then the oldest is forgotten.
