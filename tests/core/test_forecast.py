@@ -119,6 +119,14 @@ def test_uneven_traffic_needs_more_evidence() -> None:
     assert uneven.steadily(lambda _: 7, 12).rates.burst.tolist() == [True]
 
 
+@pytest.mark.parametrize(("held", "found"), [(0, False), (1, True)])
+def test_a_request_that_no_replica_has_room_for_is_half_of_the_evidence(held: int, found: bool) -> None:
+    # Two seconds at 7 requests/s: 14 x 1.099 - 2 x 2 x 1.4 = 9.8 nats, of 11.5 or of 5.75.
+    watch = Watch().steadily(lambda _: 1.4, 100)
+    watch.seen = replace(watch.seen, held=np.array([held]))
+    assert watch.steadily(lambda _: 7, 2).rates.burst.tolist() == [found]
+
+
 def test_nothing_is_detected_in_the_first_ten_seconds() -> None:
     assert not Watch().steadily(lambda _: 50, 9).rates.burst.any()
 
@@ -154,6 +162,24 @@ def test_the_ramp_is_met_where_it_will_be() -> None:
     watch = Watch().steadily(lambda second: 100 + second, 120)
     # 219 now. The minute's mean is 189.5; two rises of 20 a second each 20 s are 40, less what chance may have done.
     assert 195_000 < watch.rates.stable_milli[0] < 230_000
+
+
+def test_prompts_that_became_longer_count_after_a_quarter_of_a_minute() -> None:
+    watch = Watch().steadily(lambda _: 100, 100)
+    for _ in range(15):
+        watch.second(100, tokens=2000)
+    # The minute holds 45 s of 100,000 tokens and 15 s of 200,000. Of 1,500 prompts, three deviations of the tokens are
+    # 3 x sqrt(2.44 / 1,500) = 12.1 %: 200,000 x 15 / 14 s less that.
+    assert watch.rates.stable_prompt_milli.tolist() == [188_571_428]
+    assert watch.rates.stable_milli.tolist() == [101_694]
+    assert watch.rates.burst.tolist() == [False]
+
+
+def test_a_few_long_prompts_are_no_rise() -> None:
+    watch = Watch().steadily(lambda _: 1, 100)
+    for _ in range(15):
+        watch.second(1, tokens=2000)
+    assert watch.rates.stable_prompt_milli.tolist() == [1_271_186]
 
 
 def test_traffic_is_forgotten_after_a_minute_of_silence() -> None:

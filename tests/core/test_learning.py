@@ -94,6 +94,23 @@ def test_lengths_begin_at_the_prior_and_follow_what_is_seen() -> None:
     assert 398 <= seen.hit_milli[0] <= 400
 
 
+@pytest.mark.parametrize(
+    ("expected_milli", "remembered"),
+    [
+        pytest.param(0, (256, 128), id="the last 128 to 256 where few come"),
+        pytest.param(100_000, (3000, 1500), id="what comes in half a minute where 100 a second come"),
+    ],
+)
+def test_lengths_remember_as_much_as_traffic_brings(expected_milli: int, remembered: tuple[int, int]) -> None:
+    memory = initial_memory(SPEC, 0)
+    timers = replace(memory.recent.timers, expected_milli=np.array([expected_milli]))
+    memory = replace(memory, recent=replace(memory.recent, timers=timers))
+    looks = [{"ttft_count": 100 * second, "prompt_tokens_total": 100_000 * second} for second in range(200)]
+    learned = after(looks, memory=memory).learned
+    most, least = remembered
+    assert least <= learned.prompts[0] <= most
+
+
 def test_running_answers_count_as_half_of_one() -> None:
     # A burst: 100 come in, 10000 tokens are written, none is ended. By halves that is 200 tokens an answer; with the
     # prior's four of 256 it is (10000 + 1024) / (50 + 4).

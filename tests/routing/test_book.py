@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from forebay.routing import rules
 from forebay.routing.book import Book
 from forebay.routing.rules import UNKNOWN
 from forebay.routing.service import Counters, Limits, Outcome, Refusal, ServiceSpec
@@ -232,6 +233,20 @@ def test_a_slow_replica_is_found_by_its_own_numbers_and_gets_less() -> None:
     [route] = book.release(KEY, 2_000)
     assert route.endpoints[0] == "10.0.0.1:8000"
     assert book.services[KEY].replicas["r0"].prefill_tokens_per_s == 2_000
+
+
+@pytest.mark.parametrize(
+    ("known", "tokens", "time_ms", "rate"),
+    [
+        (UNKNOWN, 12_000, 1_000, 12_000),  # the first measurement is taken as it is
+        (8_000, 12_000, 300, 8_932),  # a prompt from the cache, five times as fast, moves it by an eighth
+        (8_000, 80_000, 10_000, 8_000),
+        (8_000, 40_000, 10_000, 6_000),  # half as fast for ten seconds: half of the way
+        (UNKNOWN, 1, 5_000, 1),
+    ],
+)
+def test_a_measured_prefill_weighs_by_the_time_it_took(known: int, tokens: int, time_ms: int, rate: int) -> None:
+    assert rules.prefill_rate(known, tokens, time_ms) == rate
 
 
 def paced(uid: str, gaps: int, gap_ms: int) -> ReplicaSignals:

@@ -62,7 +62,7 @@ def bench(  # noqa: PLR0917 - typer passes options by name
         if not entries:
             fail(f"--only {only} names none of {', '.join(size.entries)}", 2)
         size = replace(size, entries=entries)
-    known = {cells.FOREBAY, cells.CLAIRVOYANT, cells.KEDA_CROWDED, *cells.RULES}
+    known = {*cells.POLICIES, cells.CLAIRVOYANT, cells.KEDA_CROWDED, *cells.RULES}
     chosen = set(judges.split(",")) if judges else None
     if chosen is not None and not chosen <= known:
         fail(f"--judges {judges}: known are {', '.join(sorted(known))}", 2)

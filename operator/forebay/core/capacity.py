@@ -20,10 +20,17 @@ if TYPE_CHECKING:
     from forebay.core.sight import Sight
     from forebay.core.units import I64, Bool
 
-# Shrinking is judged against this share of each target, growing against nearly the whole of it: the gap between them is
-# what keeps a constant load from moving the fleet. The twentieth is for replicas that are slower than their mean.
-KEEP_MILLI: Final = 800
-GROW_MILLI: Final = 950
+# The mean gap of a request's tokens varies around the fleet's: by replicas that are slower than others, by prompts that
+# come close together. In the simulator, where replicas' constants vary by a quarter and the gateway evens most of it
+# out, its standard deviation is 12 %; so that a share of the requests keeps the ITL target, the mean has to lie that
+# many standard deviations below it.
+_ITL_SPREAD_MILLI: Final = 120
+# Of the normal distribution: the thousandths that lie within so many thousandths of a standard deviation, one-sided.
+_ATTAINMENTS: Final = np.array((500, 800, 900, 950, 980, 990, 995))
+_DEVIATIONS_MILLI: Final = np.array((0, 842, 1282, 1645, 2054, 2326, 2576, 3090))
+# Shrinking is judged against this share of what growing is judged against: the gap between them is what keeps a
+# constant load from moving the fleet.
+KEEP_MILLI: Final = 850
 _US_PER_MS: Final = 1000
 _NS_PER_US: Final = 1000
 # An hour of decode for one answer, or a second of prefill for one token, is a wrong constant; capping both keeps every
@@ -42,7 +49,7 @@ class Capacity:
     prefill_us: I64  # the uncached part of a mean prompt
     prefill_ns_per_token: I64  # prefill time per prompt token, cached ones counted too
     answer_us: I64  # a mean answer's share of the decode steps at batch_best
-    answer_keep_us: I64  # likewise in the batch that keeps within KEEP_MILLI of the ITL target
+    answer_keep_us: I64  # likewise in the batch that keeps KEEP_MILLI of the step time
     residence_ms: I64  # a request's time in the batch at batch_best
     slack_ms: I64  # what the TTFT target leaves for waiting
     prefill_share_milli: I64  # most of its time that a replica may prefill before the queue misses the TTFT target
@@ -76,7 +83,7 @@ def capacity_of_one(fleet: FleetSpec, usual: Usual, seen: Sight) -> Capacity:
     feasible = ~modelled | ((alone_us <= itl_us) & (prefill_us + alone_us <= ttft_us))
     judged = modelled & feasible
 
-    def batch_within(share_milli: int) -> I64:
+    def batch_within(share_milli: I64) -> I64:
         largest = steps.largest_batch(itl_us * share_milli // MILLI, prefill_us, usual.answer_tokens)
         return np.where(judged, clamp(largest, 1, slots), slots)
 
@@ -84,7 +91,8 @@ def capacity_of_one(fleet: FleetSpec, usual: Usual, seen: Sight) -> Capacity:
         time_us = usual.answer_tokens * (steps.at_us(batch) * _NS_PER_US // batch) // _NS_PER_US
         return np.where(modelled, np.minimum(time_us, _LONG), 0)
 
-    best = batch_within(GROW_MILLI)
+    grow_milli = mean_within_milli(fleet.attainment_permille)
+    best = batch_within(grow_milli)
     step_us = steps.at_us(best)
     spare_us = ttft_us - prefill_us - step_us
     return Capacity(
@@ -95,13 +103,19 @@ def capacity_of_one(fleet: FleetSpec, usual: Usual, seen: Sight) -> Capacity:
         prefill_us=prefill_us,
         prefill_ns_per_token=np.minimum(prefill_us * _NS_PER_US // usual.prompt_tokens, _LONG),
         answer_us=answer_us(best),
-        answer_keep_us=answer_us(batch_within(KEEP_MILLI)),
+        answer_keep_us=answer_us(batch_within(grow_milli * KEEP_MILLI // MILLI)),
         residence_ms=np.maximum((prefill_us + usual.answer_tokens * step_us) // _US_PER_MS, 1),
         slack_ms=np.maximum(spare_us // _US_PER_MS - usual.lead_promote_ms, 0),
         prefill_share_milli=_prefill_share_milli(judged, spare_us, prefill_us),
         prefill_keep_milli=_prefill_share_milli(judged, spare_us - ttft_us * (MILLI - KEEP_MILLI) // MILLI, prefill_us),
         kv_tokens=kv_tokens,
     )
+
+
+def mean_within_milli(attainment_permille: I64) -> I64:
+    """Return the share of the ITL target that the mean gap may reach, for so many requests to keep it."""
+    deviations_milli = _DEVIATIONS_MILLI[np.searchsorted(_ATTAINMENTS, attainment_permille)]
+    return MILLI * MILLI // (MILLI + _ITL_SPREAD_MILLI * deviations_milli // MILLI)
 
 
 def _slots(fleet: FleetSpec, usual: Usual, kv_tokens: I64) -> I64:

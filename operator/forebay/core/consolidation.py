@@ -109,7 +109,7 @@ def remember_shrinking(facts: Facts, timers: Timers, serving: I64) -> Timers:
 
 
 def _suffices(facts: Facts) -> I64:
-    """Return the fewest replicas with which every target is met with a fifth to spare, and the KV cache fits."""
+    """Return the fewest replicas that stay within KEEP_MILLI of every target, and whose KV cache fits."""
     need, capacity, seen = facts.need, facts.capacity, facts.seen
     by_use = ceil_div(need.keep_milli, MILLI)
     slots = or_else(capacity.kv_tokens, 0) * _KV_KEEP_MILLI // MILLI

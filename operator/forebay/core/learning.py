@@ -38,8 +38,11 @@ _LEAD_LIMIT: Final = 64  # starts
 _PROMOTE_LONGEST_MS: Final = 10_000
 _LEAD_PRIOR_COUNT: Final = 3  # starts that the prior weighs as much as
 _RISE_LIMIT: Final = 4096  # periods: with 90 s each, four days
-# Means of lengths remember the last 128 to 256 requests; the prefix share remembers a quarter of a million tokens.
+# Means of lengths remember the last 128 to 256 requests, or what came in half as much to all of so many seconds where
+# that is more: lengths vary by as much as their mean and more, and 128 requests tell it to a tenth. The prefix share
+# remembers a quarter of a million tokens.
 _REQUESTS_LIMIT: Final = 256
+_LENGTHS_SECONDS: Final = 30
 _TOKENS_LIMIT: Final = 2**18
 _DISPERSION_LIMIT: Final = 2**20
 _DISPERSION_MAX_MILLI: Final = 16_000
@@ -125,7 +128,7 @@ def learn(
         lead_cold=histogram.add(learned.lead_cold, cold_seen, _lead_bin(cold_ms), _LEAD_LIMIT),
         lead_promote=histogram.add(learned.lead_promote, promote_seen, _lead_bin(promote_ms), _LEAD_LIMIT),
     )
-    return _learn_lengths(scaled, snapshot, change, services)
+    return _learn_lengths(scaled, snapshot, change, timers)
 
 
 def learn_dispersion(learned: Learned, recent: Recent, seen: Sight) -> Learned:
@@ -192,9 +195,10 @@ def _slowest(where: Bool, column: I64, service: I64, services: int) -> tuple[I64
     return slowest, known(slowest)
 
 
-def _learn_lengths(learned: Learned, snapshot: Snapshot, change: ReplicaChange, services: int) -> Learned:
+def _learn_lengths(learned: Learned, snapshot: Snapshot, change: ReplicaChange, timers: Timers) -> Learned:
     """Add this tick's answers, prompts and cache hits to the sums behind the means."""
-    rows = snapshot.replicas
+    rows, services = snapshot.replicas, len(learned.prompts)
+    remembered = np.maximum(_REQUESTS_LIMIT, np.minimum(timers.expected_milli, 10**9) * _LENGTHS_SECONDS // MILLI)
     ended = known(change.running_before) & known(rows.requests_running) & known(rows.requests_finished_total)
     grown = np.where(ended, rows.requests_running, 0) - np.where(ended, change.running_before, 0)
 
@@ -208,7 +212,7 @@ def _learn_lengths(learned: Learned, snapshot: Snapshot, change: ReplicaChange, 
     prompt_tokens = learned.prompt_tokens + total(counted, change.prompt_tokens)
     queries = learned.prefix_query_tokens + total(counted, change.prefix_query_tokens)
     hits = learned.prefix_hit_tokens + total(counted, change.prefix_hit_tokens)
-    old_answers, old_prompts = answers_twice > 2 * _REQUESTS_LIMIT, prompts > _REQUESTS_LIMIT
+    old_answers, old_prompts = answers_twice > 2 * remembered, prompts > remembered
     old_queries = queries > _TOKENS_LIMIT
     return replace(
         learned,

@@ -42,7 +42,7 @@ class Need:
     arrivals_milli: I64  # requests a second behind `milli`, in thousandths
     margin_milli: I64  # what chance may add to `milli`
     crowded_milli: I64  # batches of the last seconds; they vary by chance, so they are compared with need and margin
-    keep_milli: I64  # what shrinking is judged by: the same at 80 % of the TTFT target
+    keep_milli: I64  # what shrinking is judged by: the same at KEEP_MILLI of the targets
     reason: I64  # which currency decides
 
 

@@ -179,10 +179,9 @@ class Replica:
         if ttft_ms is None or counted.prompt_tokens == 0:
             return
         prefill_ms = ttft_ms - (queued_ms or 0)
-        if prefill_ms <= 0:
-            return
-        rate = max(1, 1_000 * counted.prompt_tokens // prefill_ms)
-        self.prefill_tokens_per_s = rules.smoothed(self.prefill_tokens_per_s, rate)
+        if prefill_ms > 0:
+            known = self.prefill_tokens_per_s
+            self.prefill_tokens_per_s = rules.prefill_rate(known, counted.prompt_tokens, prefill_ms)
 
     def _learn_pace(self, before: ReplicaSignals, after: ReplicaSignals, load: int) -> None:
         gaps_ms = _delta(before.itl_sum_ms, after.itl_sum_ms)

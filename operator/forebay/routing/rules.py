@@ -23,8 +23,13 @@ PACE_BASE = 32
 # the simulator, replicas whose speeds vary by a quarter then keep their gaps within a tenth of each other's; by the
 # wait alone the quickest prefiller got half as many again as the slowest, and its gaps broke the promise.
 ITL_WEIGHT = 10
-# What is learned moves by a quarter a report: a straggler is known after about four seconds of traffic.
+# What is learned of a replica's gaps moves by a quarter a report: a straggler is known after four seconds of traffic.
 NEWEST_SHARE = 4
+# What is learned of its prefill weighs a measurement by the time it took, against ten seconds that were known: a report
+# often holds a single prompt, and of two prompts of 12,000 tokens the cached one looks several times as fast. In the
+# simulator, Mooncake's conversations on 16 replicas keep their promises in 97 % of the requests; with a quarter a
+# report the replica that was last lucky got the next prompts, and 90 % kept them.
+PREFILL_MEMORY_MS = 10_000
 # Own requests beyond the batch, as a share of it: they keep the batch full while an end travels to the gateway (1-4
 # ms) and the next request back, and are too few to form a queue that a promoted replica could not take over.
 ALLOWANCE_SHARE = 16
@@ -84,6 +89,13 @@ def smoothed(known: int, newest: int) -> int:
     if known == UNKNOWN:
         return newest
     return max(1, known + (newest - known) // NEWEST_SHARE)
+
+
+def prefill_rate(known: int, tokens: int, time_ms: int) -> int:
+    """Return what is known of a replica's prefill, in tokens a second, once `tokens` more took it `time_ms`."""
+    if known == UNKNOWN:
+        return max(1, 1_000 * tokens // time_ms)
+    return max(1, (known * PREFILL_MEMORY_MS + 1_000 * tokens) // (PREFILL_MEMORY_MS + time_ms))
 
 
 def pace_of(itl_us: int, load: int) -> int:

@@ -36,7 +36,7 @@ Object = dict[str, Any]
 # Replicas beyond maxReplicas that may exist at once, because they drain: a share, and a few.
 _DRAINING_SHARE, _DRAINING_LEAST = 4, 4
 MINUTE_US = 60_000_000
-BEGIN_WITH = 2
+BEGIN_WITH = 1.5
 NO_IMAGES = ReplicaDefaults("not-run", "not-run", "not-run")
 
 
@@ -94,7 +94,7 @@ class Scenario:
         return made
 
     def initial(self, row: int) -> int:
-        """Return with how many replicas a service begins: what its second minute keeps busy, and as many again.
+        """Return with how many replicas a service begins: what its second minute keeps busy, and half as many again.
 
         Copies of a trace begin within its first minute; a fleet that begins short has lost 5 % of an hour's requests
         before the first cold start could end, whoever judges.

@@ -6,6 +6,7 @@ all. Seed k is place k of the fleet, so its replicas are the same ones under eve
 
 from __future__ import annotations
 
+import json
 from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from forebay.sim.scenario import Object, Scenario
     from forebay.sim.trace import Trace
 
-POLICY = "interactive-chat"
 # Scored beside the policy's own targets: people on the line, and people who wait.
 CLASSES = {"tight": Targets(200, 150, 24, 200), "loose": Targets(2000, 150, 200, 1000)}
 WORLD_SEED, TUNING_WORLD_SEED = 1, 101
@@ -107,7 +107,7 @@ def world_of(kind: str) -> World:
 
 
 @cache
-def build(name: str, seeds: tuple[int, ...], size: Size, inputs: Inputs, policy: tuple[tuple[str, Any], ...]) -> Case:
+def build(name: str, seeds: tuple[int, ...], size: Size, inputs: Inputs, policy: str = "{}") -> Case:
     """Make a case.
 
     Parameters
@@ -121,7 +121,7 @@ def build(name: str, seeds: tuple[int, ...], size: Size, inputs: Inputs, policy:
     inputs
         Where traces and policies are.
     policy
-        Fields of the policy's spec that differ from what ships; hashable, for the cache.
+        Fields of the policy's spec that differ from what ships, as JSON, which the cache can hash.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def build(name: str, seeds: tuple[int, ...], size: Size, inputs: Inputs, policy:
     """
     entry = ENTRIES[name]
     given = sources(name, inputs.traces, size)
-    terms = _policy(inputs.policies, dict(policy))
+    terms = _policy(inputs.policies, entry.policy, json.loads(policy))
     alone = _scenario(entry, [given], terms, replicas_max=[REPLICAS_MAX_LEAST] * len(given), pool_gpus=None)
     busy = [fluid_replicas(alone, row) for row in range(len(given))]
     copies = tuple(max(1, round(entry.fluid / one)) for one in busy)
@@ -170,7 +170,7 @@ def _scenario(
             name = f"s{number:02d}-{place}"
             shared = pool_gpus is not None
             pool = f"pool-{number:02d}" if shared else f"pool-{name}"
-            services.append(_service(name, pool, model, replicas_max[place], entry.step_tokens))
+            services.append(_service(name, pool, model, replicas_max[place], entry))
             traces[f"{NAMESPACE}/{name}"] = trace
             if not shared:
                 pools.append(_pool(pool, 2 * replicas_max[place] * model.gpus))
@@ -179,8 +179,8 @@ def _scenario(
     return scenario.build(services, [policy], pools, traces)
 
 
-def _policy(folder: Path, changes: dict[str, Any]) -> Object:
-    document: Object = yaml.safe_load((folder / f"{POLICY}.yaml").read_text())
+def _policy(folder: Path, name: str, changes: dict[str, Any]) -> Object:
+    document: Object = yaml.safe_load((folder / f"{name}.yaml").read_text())
     document["spec"].update(changes)
     return document
 
@@ -194,7 +194,7 @@ def _pool(name: str, gpus: int) -> Object:
     }
 
 
-def _service(name: str, pool: str, model: Model, replicas_max: int, step_tokens: int) -> Object:
+def _service(name: str, pool: str, model: Model, replicas_max: int, entry: Entry) -> Object:
     return {
         "apiVersion": "forebay.dev/v1alpha1",
         "kind": "InferenceService",
@@ -211,9 +211,9 @@ def _service(name: str, pool: str, model: Model, replicas_max: int, step_tokens:
                 {"name": "h100", "type": "H100", "resource": "nvidia.com/gpu", "gpuPoolRef": {"name": pool}}
             ],
             "parallelism": {"tensor": model.gpus},
-            "engine": {"type": "VLLM", "maxNumSeqs": SEQS_MAX, "maxNumBatchedTokens": step_tokens},
+            "engine": {"type": "VLLM", "maxNumSeqs": SEQS_MAX, "maxNumBatchedTokens": entry.step_tokens},
             "scaling": {"minReplicas": 1, "maxReplicas": replicas_max},
-            "sloPolicyRef": {"name": POLICY},
+            "sloPolicyRef": {"name": entry.policy},
         },
     }
 

@@ -30,7 +30,7 @@ def probe(inputs: Inputs) -> float:
     from forebay.sim.bench.case import build, world_of  # noqa: PLC0415 - compiles when it is imported
     from forebay.sim.bench.play import play, rule_judge  # noqa: PLC0415 - as above
 
-    case = build(PROBE.entry, PROBE.seeds, PROBE.size, inputs, ())
+    case = build(PROBE.entry, PROBE.seeds, PROBE.size, inputs)
     for _ in range(2):
         began = time.perf_counter()
         play(case, world_of(PROBE.world), rule_judge(case, PROBE.judge, [{}]), PROBE.size)

@@ -10,7 +10,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from forebay.sim.bench.bounds import GOOD_ENOUGH
-from forebay.sim.bench.cells import FOREBAY
+from forebay.sim.bench.cells import FOREBAY, POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def headline(path: Path, lines: Sequence[Line]) -> None:
 
 
 def _point(axis: Any, line: Line) -> None:
-    ours, tuned = line.judge == FOREBAY, line.variant == "tuned"
+    ours, tuned = line.judge in POLICIES, line.variant == "tuned"
     x, y = line.mean("regret").value, 100 * line.mean("goodput").value
     colour = "tab:red" if ours else "tab:blue"
     style = {"marker": "*" if ours else "o", "markersize": 12 if ours else 5, "color": colour}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ def tune(name: str, size: Size, inputs: Inputs) -> list[Trial]:
     """
     optuna.logging.set_verbosity(logging.WARNING)
     space = all_rules()[name].search_space
-    parts = _parts(size, inputs, ())
+    parts = _parts(size, inputs, {})
     trials: list[Trial] = []
 
     def attempt(settings: Mapping[str, Any]) -> float:
@@ -72,11 +73,11 @@ def _log(low: int, kind: str) -> bool:
 
 def front(size: Size, inputs: Inputs) -> list[Trial]:
     """Play our own judgement with each setting of the policy's levers."""
-    return [_attempt(_parts(size, inputs, tuple(levers.items())), size, levers, forebay_judge) for levers in LEVERS]
+    return [_attempt(_parts(size, inputs, levers), size, levers, forebay_judge) for levers in LEVERS]
 
 
-def _parts(size: Size, inputs: Inputs, policy: Any) -> list[Case]:
-    return [build(name, (SEED,), size, inputs, policy) for name in TUNING]
+def _parts(size: Size, inputs: Inputs, policy: dict[str, Any]) -> list[Case]:
+    return [build(name, (SEED,), size, inputs, json.dumps(policy)) for name in TUNING]
 
 
 def _attempt(parts: list[Case], size: Size, settings: Mapping[str, Any], judge: Callable[[Case], Judge]) -> Trial:

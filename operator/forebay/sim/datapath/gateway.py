@@ -24,6 +24,7 @@ from forebay.routing.rules import (
     pace_of,
     predicted_itl_us,
     predicted_ttft_ms,
+    prefill_rate,
     smoothed,
 )
 from forebay.sim.datapath.engines import begin_step, free_row
@@ -219,7 +220,7 @@ def read_report(path: DataPath, number: int, now_us: int) -> None:
     ttft_us = lane[base + TTFT_SUM_US] - lane[base + REPORT_TTFT_US]
     prefill_ms = (ttft_us - (lane[base + QUEUE_SUM_US] - lane[base + REPORT_QUEUE_US])) // 1000
     if prompts > 0 and prefill_ms > 0:
-        lane[base + RATE] = smoothed(lane[base + RATE], max(1, 1000 * prompts // prefill_ms))
+        lane[base + RATE] = prefill_rate(lane[base + RATE], prompts, prefill_ms)
     gaps = lane[base + ITL_COUNT] - lane[base + REPORT_ITL_COUNT]
     if gaps >= GAPS_LEAST:
         gaps_ms = (lane[base + ITL_SUM_US] - lane[base + REPORT_ITL_US]) // 1000
