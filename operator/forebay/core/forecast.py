@@ -48,8 +48,9 @@ _SURE_SIGMAS_SQUARED_MILLI: Final = 2250
 # calls a burst, or prompts that became longer, then count after 15 s and not after half of the stable minute.
 _RECENT_SECONDS: Final = 15
 _RECENT_SIGMAS_SQUARED: Final = 9
-# Tokens of n prompts vary by more than n does: the lengths in the traces of tests/data have a standard deviation of 0.96
-# (Azure, m-large), 1.3 (Mooncake) and 2.2 (deepseek-r1) times their mean; 1.2 makes the variance 1 + 1.2^2 times as large.
+# Tokens of n prompts vary by more than n does: the lengths in the traces of tests/data have a standard deviation of
+# 0.96 (Azure, m-large), 1.3 (Mooncake) and 2.2 (deepseek-r1) times their mean; 1.2 makes the variance 1 + 1.2^2 times
+# as large.
 _LENGTHS_VARY_MILLI: Final = 2440
 
 

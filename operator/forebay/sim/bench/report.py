@@ -39,7 +39,8 @@ Seeds {seeds}; intervals are 95 % by Student's t over seeds. Good is a request t
 `policies/interactive-chat.yaml`, on W3 of `policies/long-context.yaml`; **forebay** is what ships, **forebay-insured**
 pays for a fivefold burst (`{insured}`).
 **LB** is the linear program that no policy beats, **UB** the cheapest plan found of one that knows the future and
-serves 99 % well, **regret** GPU-hours by UB's. The rivals are in [baselines.md](baselines.md), every row in [results.csv](results.csv).
+serves 99 % well, **regret** GPU-hours by UB's. The rivals are in [baselines.md](baselines.md), every row in
+[results.csv](results.csv).
 
 ![Attainment against cost](headline.png)
 """
