@@ -68,7 +68,7 @@ generate: env ## write the generated files: CRDs, chart schema, reference
 	@$(PY) operator/dev/generate.py
 .PHONY: generate
 
-bench: env ## measure: tick, metrics page, picker (figures with this machine's name; nothing is asserted)
+bench: tools ## measure: tick, metrics page, picker, promotion, simulator, scale (figures with this machine's name; nothing is asserted)
 	@$(PY) operator/dev/bench.py
 .PHONY: bench
 
