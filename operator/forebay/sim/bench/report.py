@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from forebay.sim.bench.cells import Cell, Result
 
 _WORLDS = {"error": "Worlds that differ from the prior", "exact": "Worlds as the prior has them"}
+# Regret at 99 % goodput that is aimed at.
+_AIMS = {"W1": 1.15, "W2": 2.0, "W2-multiplied": 2.0, "W3": 1.15, "W4": 1.15}
 # Of everyone's table: column, factor, digits.
 _COLUMNS = (
     ("goodput", 100, 1),
@@ -131,7 +133,8 @@ def _cell(line: Line | None) -> str:
     if line is None:
         return "-"
     goodput, hours, regret = line.mean("goodput"), line.mean("gpu_hours"), line.mean("regret")
-    return f"{line.judge}: {goodput.say(1, 100)} %, {hours.say(1)} GPU-h, {regret.say(2)}"
+    judge = "" if line.judge in POLICIES else f"{line.judge}: "
+    return f"{judge}{goodput.say(1, 100)} %, {hours.say(1)} GPU-h, {regret.say(2)}"
 
 
 def _summary(of: Sequence[Line]) -> str:
@@ -143,8 +146,11 @@ def _summary(of: Sequence[Line]) -> str:
         bounds = f"{upper.mean('lb_gpu_hours').say(1)} / {upper.mean('gpu_hours').say(1)}"
         reached = f"{upper.mean('goodput').say(1, 100)} %"
         rivals = (best(_rivals(here, variant)) for variant in ("tuned", "default"))
-        body.append([workload, bounds, reached, _cell(ours), *map(_cell, rivals)])
-    head = ["workload", "LB / UB, GPU-h", "UB's goodput", "ours: goodput, GPU-h, regret", "best tuned", "best default"]
+        insured = next((line for line in here if line.judge == INSURED), None)
+        aim = f"{_AIMS[workload]:.2f}" if workload in _AIMS else "-"
+        body.append([workload, bounds, reached, aim, *map(_cell, (ours, insured, *rivals))])
+    head = ["workload", "LB / UB, GPU-h", "UB's goodput", "regret aimed at"]
+    head += ["ours: goodput, GPU-h, regret", "ours, insured", "best tuned rival", "best default rival"]
     return _table(head, body)
 
 
