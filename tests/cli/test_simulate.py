@@ -92,6 +92,7 @@ WRONG = {
     "a document of another kind": (("--service", "pod.yaml"), "something else than a named InferenceService"),
     "a file that is no YAML": (("--service", "broken.yaml"), "broken.yaml is no YAML"),
     "a folder without any": (("--service", "empty"), "holds no .yaml file"),
+    "a mistyped field": (("--service", "mistyped.yaml"), "spec.policyRef (did you mean sloPolicyRef?)"),
     "a trace that breaks off": (("--trace", "bad.csv", *MODEL), "bad.csv"),
 }  # fmt: skip
 
@@ -104,6 +105,9 @@ def test_what_is_wrong_is_said_in_a_line(
     (folder / "broken.yaml").write_text("a: [")
     (folder / "bad.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n")
     (folder / "empty").mkdir()
+    mistyped = service()
+    mistyped["spec"]["policyRef"] = {"name": "interactive-chat"}
+    write(folder / "mistyped.yaml", mistyped)
     monkeypatch.chdir(folder)
     code, told = simulate(*words)
     assert code == 1

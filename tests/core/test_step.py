@@ -151,6 +151,17 @@ CPU = {"step_c0_ps": UNKNOWN, "batch_max": 4, "gpus_per_replica": 0, "burst_mult
             [{"requests_running": 5}] * 2 + [WARM] * 2, [{"requests_held": 3, "requests_in_flight": 16}], {"last": 2},
             3, Reason.BACKLOG, id="the gateway knows that all seats are taken before the engines have said so",
         ),
+        *(
+            pytest.param(
+                [{"requests_running": 4}, WARM],
+                [{"requests_held": 1, "held_prompt_tokens": 9, "requests_in_flight": 8, "held_oldest_ms": oldest_ms}],
+                {"last": 1, "service": {"ttft_target_ms": 60_000}}, replicas, reason, id=text,
+            )
+            for oldest_ms, replicas, reason, text in (
+                (0, 1, Reason.NONE, "a slot falls free within the minute that is promised"),
+                (59_700, 2, Reason.BACKLOG, "the minute is over and none has: a warm replica is taken"),
+            )
+        ),
         pytest.param(
             [FULL | {"requests_waiting": 400}], None, {"last": 1}, 5, Reason.BACKLOG,
             id="400 waiting are 340 s of work: one replica for what runs, four to drain it in a boot's 90 s",

@@ -153,11 +153,13 @@ def _seats_within_slack(facts: Facts) -> I64:
     """Return the replicas in whose slots the last request that waits sits down in time.
 
     While it waits for `slack`, a share slack / residence of the slots falls free, so N requests need
-    N / batch * residence / (residence + slack) replicas.
+    N / batch * residence / (residence + slack) replicas. What has been waited is gone from the slack: slots that were
+    expected to fall free, and did not, are no longer counted on.
     """
     seen, capacity = facts.seen, facts.capacity
     slots_milli = seen.seated * MILLI // capacity.batch_best
-    turned_milli = slots_milli * capacity.residence_ms // (capacity.residence_ms + capacity.slack_ms)
+    left_ms = np.maximum(capacity.slack_ms - seen.held_oldest_ms, 0)
+    turned_milli = slots_milli * capacity.residence_ms // (capacity.residence_ms + left_ms)
     return ceil_div(np.where(capacity.modelled, turned_milli, slots_milli), MILLI)
 
 

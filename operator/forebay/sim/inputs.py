@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from forebay.api.gpu_pool import GPUPoolSpec
+from forebay.api.inference_service import InferenceServiceSpec
+from forebay.api.slo_policy import SLOPolicySpec
+from forebay.api.unknown import unknown_fields
 from forebay.resolve.fleet import Resolver
 from forebay.resolve.priors import DEGREES
 from forebay.sim import workloads
@@ -25,6 +29,7 @@ API_VERSION = "forebay.dev/v1alpha1"
 GPUS = 64  # of a pool that does not say how many it has
 RESOURCE = "nvidia.com/gpu"
 _YAML = {".yaml", ".yml"}
+_SPECS = {"InferenceService": InferenceServiceSpec, "SLOPolicy": SLOPolicySpec, "GPUPool": GPUPoolSpec}
 
 
 @dataclass(slots=True)
@@ -41,12 +46,16 @@ class Documents:
         Raises
         ------
         ScenarioError
-            When it is none of ours.
+            When it is none of ours, or has a field that nothing reads.
         """
         kinds = {"InferenceService": self.services, "SLOPolicy": self.policies, "GPUPool": self.pools}
         kind = document.get("kind") if isinstance(document, dict) else None
         if not isinstance(document, dict) or kind not in kinds or "name" not in (document.get("metadata") or {}):
             raise ScenarioError(f"{source} holds something else than a named {', '.join(kinds)}: take it out")
+        unread = list(unknown_fields(document.get("spec"), _SPECS[kind], "spec"))
+        if unread:
+            name = document["metadata"]["name"]
+            raise ScenarioError(f"{source}: nothing reads these fields of {kind} {name}: {', '.join(unread)}")
         if kind == "InferenceService":
             document["metadata"].setdefault("namespace", "default")
             document["metadata"].setdefault(
