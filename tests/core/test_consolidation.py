@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.core.reasons import Reason
+from forebay.core.snapshot import State
 from forebay.core.step import STAGES, step
 from tests.core import build
 
@@ -54,6 +55,20 @@ def test_several_go_one_a_second() -> None:
     service = Service(5)
     service.seconds(120)
     assert service.seconds(5) == [4, 3, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("oldest_ms", "kept"), [(300, False), (400, True)])
+def test_nothing_that_was_ordered_goes_while_somebody_waits_beyond_the_promise(oldest_ms: int, kept: bool) -> None:
+    # 337 ms of the promise are left for waiting. One replica serves, four take very long to start.
+    service = Service(5)
+    rows = [{"requests_running": 1}] + [{"state": State.STARTING, "ready": False}] * 4
+    gateway = {"requests_held": 1, "held_prompt_tokens": 9, "held_oldest_ms": oldest_ms}
+    decided = []
+    for _ in range(140):
+        service.now_ms += 1000
+        service.memory, decisions = step(service.spec, service.memory, build.snapshot(service.now_ms, rows, [gateway]))
+        decided.append(int(decisions.replicas_serving[0]))
+    assert (decided[-1] == 5) is kept
 
 
 def test_what_was_needed_in_the_delay_is_kept() -> None:

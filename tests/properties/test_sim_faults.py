@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 FAULTS_US = (10 * SECOND, 75 * SECOND)
 BURST_US = (30 * SECOND, 50 * SECOND)
-LOAD_US, END_US = 150 * SECOND, 240 * SECOND
+# What was ordered while starts were slow (SLOW_TIMES) comes 100 s and two deviations of 20 s later: the load goes on
+# until all of it has been there for a while.
+LOAD_US, END_US = 230 * SECOND, 320 * SECOND
 PATIENCE_US = 5 * SECOND
 FIXED = range(1, 21)
 
@@ -144,9 +146,10 @@ def test_whatever_befalls_a_fleet_it_recovers_and_breaks_no_bound(seed: int) -> 
         assert judge.looks > 300
         for one in services:
             assert build.in_flight(one) + clock(one, layout.HELD) == 0, "every request has ended"
-            last = slice((LOAD_US - 20 * SECOND) // SECOND, LOAD_US // SECOND)
+            # Long enough that half a minute of half as much traffic again, which chance brings, is not all of it.
+            last = slice((LOAD_US - 100 * SECOND) // SECOND, LOAD_US // SECOND)
             arrived, good = one.path.second_arrived[last].sum(), one.path.second_good[last].sum()
-            assert good >= 0.5 * arrived, f"{one.row}: {good} of {arrived} good at the end of the load"
+            assert good >= 0.6 * arrived, f"{one.row}: {good} of {arrived} good at the end of the load"
             assert one.count(State.SERVING) == 1, f"{one.row}: what the load needed is given back"
             assert len(one.present()) <= 1 + int(judge.fleet.warm_gpus_max[one.row])
     except AssertionError as error:
