@@ -114,7 +114,7 @@ def _suffices(facts: Facts) -> I64:
     by_use = ceil_div(need.keep_milli, MILLI)
     slots = or_else(capacity.kv_tokens, 0) * _KV_KEEP_MILLI // MILLI
     by_kv = np.where(slots > 0, ceil_div(or_else(seen.kv_tokens_used, 0), np.maximum(slots, 1)), 0)
-    # While somebody waits for a replica beyond the promise, what has been ordered is still needed, however late it comes.
+    # While somebody waits for a replica beyond the promise, what was ordered is still needed, however late it comes.
     late = (seen.held > 0) & (seen.held_oldest_ms > capacity.slack_ms)
     return np.maximum(np.maximum(by_use, by_kv), np.where(late, facts.last_serving, 0))
 
