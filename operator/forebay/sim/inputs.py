@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from pydantic import BaseModel
+
     from forebay.sim.trace import Trace
     from forebay.sim.traces.lines import Format
 
@@ -29,7 +31,11 @@ API_VERSION = "forebay.dev/v1alpha1"
 GPUS = 64  # of a pool that does not say how many it has
 RESOURCE = "nvidia.com/gpu"
 _YAML = {".yaml", ".yml"}
-_SPECS = {"InferenceService": InferenceServiceSpec, "SLOPolicy": SLOPolicySpec, "GPUPool": GPUPoolSpec}
+_SPECS: dict[str, type[BaseModel]] = {
+    "InferenceService": InferenceServiceSpec,
+    "SLOPolicy": SLOPolicySpec,
+    "GPUPool": GPUPoolSpec,
+}
 
 
 @dataclass(slots=True)
