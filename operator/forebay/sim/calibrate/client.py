@@ -98,7 +98,8 @@ async def _run_stage(http: aiohttp.ClientSession, stage: list[_Sent], on_request
         async with asyncio.TaskGroup() as group:
             for sent in stage:
                 group.create_task(_stream(http, sent, start_ns, on_request))
-    except* EndpointError as errors:
+    except ExceptionGroup as errors:
+        # Not `except*`: Python 3.11.2, which is Debian 12's, wraps what is raised in there into a group again.
         raise errors.exceptions[0] from None
 
 
