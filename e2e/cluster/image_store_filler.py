@@ -18,6 +18,12 @@ disabled_plugins = [
   "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp",
 ]
+# Garbage is collected once, when all is imported: a collection of its own accord, after a start or a hundred changes,
+# can take a layer of the older store away between its being found and its being built upon.
+[plugins."io.containerd.gc.v1.scheduler"]
+  startup_delay = "1h"
+  mutation_threshold = 0
+  deletion_threshold = 0
 """
 _ANSWERS_WITHIN_S = 30.0
 
