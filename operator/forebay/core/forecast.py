@@ -35,7 +35,7 @@ _EVIDENCE_MILLINATS: Final = 1099
 _AGAINST: Final = 2
 ALARM_MILLINATS: Final = 11_500
 # Requests that no replica has room for are evidence of their own, and each second of doubt is theirs: half will do.
-ALARM_HELD_MILLINATS: Final = 5_750
+_ALARM_HELD_MILLINATS: Final = ALARM_MILLINATS // 2
 # An idle service expects one request in 20 s, so that the first ones are evidence and not proof.
 _EXPECTED_LEAST_MILLI: Final = 50
 _THIRD_SECONDS: Final = 20
@@ -91,7 +91,7 @@ def watch(ring: Ring, tick: Ring, timers: Timers, dispersion_milli: I64, seen: S
     chart = np.where(settled, clamp(timers.chart + evidence, 0, ALARM_MILLINATS), 0)
     second = seen.now_ms // SECOND_MS
     began_s = np.where(timers.chart > 0, timers.chart_since_s, second)
-    alarm = chart >= np.where(seen.held > 0, ALARM_HELD_MILLINATS, ALARM_MILLINATS)
+    alarm = chart >= np.where(seen.held > 0, _ALARM_HELD_MILLINATS, ALARM_MILLINATS)
     burst_s = np.where(alarm, began_s, timers.burst_since_s)
     # After a stable window the burst is what the stable mean says.
     lasting = second - or_else(burst_s, 0) < STABLE_SECONDS
@@ -146,16 +146,12 @@ def measure(ring: Ring, timers: Timers, usual: Usual, seen: Sight) -> tuple[Time
         return np.where(burst, _rate_milli(count, now_ms - since_s * SECOND_MS), 0)
 
     full = stable_ms >= (STABLE_SECONDS - 1) * SECOND_MS
-    rising = np.where(full & ~burst, _trend(either(ring.arrivals, ring.entered), usual, now_ms), 0)
+    arrivals = either(ring.arrivals, ring.entered)
+    rising = np.where(full & ~burst, _trend(arrivals, usual, now_ms), 0)
     stable_milli = stable(ring.arrivals, ring.entered, rising)
     stable_prompt_milli = stable(ring.arrival_prompt_tokens, ring.entered_prompt_tokens, rising * usual.prompt_tokens)
-    recent_milli, recent_prompt_milli = _recent_sure(
-        either(ring.arrivals, ring.entered),
-        either(ring.arrival_prompt_tokens, ring.entered_prompt_tokens),
-        usual.dispersion_milli,
-        now_ms,
-        stable_ms,
-    )
+    tokens = either(ring.arrival_prompt_tokens, ring.entered_prompt_tokens)
+    recent_milli, recent_prompt_milli = _recent_sure(arrivals, tokens, usual, now_ms, stable_ms)
     stable_milli = np.maximum(stable_milli, recent_milli)
     count = in_burst(ring.arrivals, ring.entered)
     # Of n requests, chance may have brought s * sqrt(dispersion * n): the share is s * sqrt(dispersion / n).
@@ -188,11 +184,11 @@ def _rate_milli(count: I64, time_ms: I64) -> I64:
     return rate
 
 
-def _recent_sure(arrivals: I64, tokens: I64, dispersion_milli: I64, now_ms: int, stable_ms: I64) -> tuple[I64, I64]:
+def _recent_sure(arrivals: I64, tokens: I64, usual: Usual, now_ms: int, stable_ms: I64) -> tuple[I64, I64]:
     """Return the rates of the last quarter of a minute, of requests and of tokens, less what chance may have added."""
     lasted_ms = np.minimum((_RECENT_SECONDS - 1) * SECOND_MS + now_ms % SECOND_MS, stable_ms)
     came = window_sum(arrivals, now_ms, _RECENT_SECONDS)
-    variance_milli = _RECENT_SIGMAS_SQUARED * dispersion_milli // np.maximum(came, 1)
+    variance_milli = _RECENT_SIGMAS_SQUARED * usual.dispersion_milli // np.maximum(came, 1)
 
     def sure(count: I64, vary_milli: int) -> I64:
         share_milli = np.maximum(MILLI - isqrt(variance_milli * vary_milli), 0)

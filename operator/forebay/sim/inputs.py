@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from forebay.api.gpu_pool import GPUPoolSpec
-from forebay.api.inference_service import InferenceServiceSpec
-from forebay.api.slo_policy import SLOPolicySpec
+from forebay.api.kinds import KINDS
 from forebay.api.unknown import unknown_fields
 from forebay.resolve.fleet import Resolver
 from forebay.resolve.priors import DEGREES
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from pydantic import BaseModel
-
     from forebay.sim.trace import Trace
     from forebay.sim.traces.lines import Format
 
@@ -31,11 +27,7 @@ API_VERSION = "forebay.dev/v1alpha1"
 GPUS = 64  # of a pool that does not say how many it has
 RESOURCE = "nvidia.com/gpu"
 _YAML = {".yaml", ".yml"}
-_SPECS: dict[str, type[BaseModel]] = {
-    "InferenceService": InferenceServiceSpec,
-    "SLOPolicy": SLOPolicySpec,
-    "GPUPool": GPUPoolSpec,
-}
+_MODELS = {kind.name: kind.model for kind in KINDS}
 
 
 @dataclass(slots=True)
@@ -58,7 +50,7 @@ class Documents:
         kind = document.get("kind") if isinstance(document, dict) else None
         if not isinstance(document, dict) or kind not in kinds or "name" not in (document.get("metadata") or {}):
             raise ScenarioError(f"{source} holds something else than a named {', '.join(kinds)}: take it out")
-        unread = list(unknown_fields(document.get("spec"), _SPECS[kind], "spec"))
+        unread = list(unknown_fields({"spec": document.get("spec")}, _MODELS[kind]))
         if unread:
             name = document["metadata"]["name"]
             raise ScenarioError(f"{source}: nothing reads these fields of {kind} {name}: {', '.join(unread)}")
