@@ -121,6 +121,36 @@ def test_a_regretted_removal_is_not_tried_again_for_half_an_hour() -> None:
     assert min(service.seconds(100, running=2)) == 1
 
 
+def delay_s(service: Service) -> int:
+    return int(service.memory.recent.timers.delay_ms[0]) // 1000
+
+
+def test_a_burst_that_comes_back_doubles_the_delay_up_to_eightfold_and_calm_halves_it() -> None:
+    service = Service(4, scale_down_delay_ms=10_000)
+    delays = []
+    for _ in range(5):
+        while service.serving > 1:
+            assert service.now_ms < NOW_MS + 2_000_000
+            service.seconds(1)
+        service.seconds(1, running=8, waiting=500)
+        delays.append(delay_s(service))
+    assert delays == [20, 40, 80, 80, 80]
+    # Between bursts that are closer than that nothing goes any more.
+    assert min(service.seconds(70)) == service.serving > 1
+    # 160 s without one halve it, and again.
+    service.seconds(160)
+    assert delay_s(service) == 40
+    service.seconds(160)
+    assert delay_s(service) == 20
+
+
+def test_the_same_load_does_not_stretch_the_delay() -> None:
+    service = Service(2, scale_down_delay_ms=10_000)
+    assert 1 in service.seconds(30, running=2)
+    service.seconds(1, running=3)
+    assert delay_s(service) < 0
+
+
 def test_a_removal_is_tried_again_when_the_load_has_become_less() -> None:
     service = Service(2, scale_down_delay_ms=10_000)
     assert 1 in service.seconds(30, running=2)

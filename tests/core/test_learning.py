@@ -205,4 +205,4 @@ def test_an_early_tick_ends_no_second() -> None:
 
 def test_rises_are_counted() -> None:
     learned = learning.learn_rise(initial_memory(SPEC, 0).learned, np.array([True]), np.array([4]))
-    assert learned.rise[0].tolist() == [0] * 4 + [1] + [0] * 28
+    assert learned.rise[0].tolist() == [0] * 4 + [1] + [0] * 43

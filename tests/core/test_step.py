@@ -393,6 +393,21 @@ def test_warm_replicas_of_all_come_after_serving_ones_of_any() -> None:
     assert decisions.replicas_warm.tolist() == [0, 2]
 
 
+def test_a_warm_replica_that_runs_does_not_go_for_another_services_warm_replica() -> None:
+    # Two services want five warm ones each, six GPUs are there: whoever has them keeps them, look after look. Once the
+    # one that had less got them, had more, and gave them back: a boot and a farewell each second.
+    spec = build.fleet({}, {}, gpus_max=6)
+    memory = build.settled(spec, 1, now_ms=NOW_MS)
+    memory = build.replace(memory, learned=build.replace(memory.learned, base_micro=np.array([900_000, 900_000])))
+    rows = [{"uid": "a0", "requests_running": 1}, {"uid": "b0", "service": 1, "requests_running": 1}]
+    rows += [WARM | {"uid": f"a{row}"} for row in range(1, 4)] + [WARM | {"uid": "b1", "service": 1}]
+    rows.sort(key=lambda row: str(row["uid"]))
+    for tick in range(3):
+        shot = build.snapshot(NOW_MS + 1000 * tick, rows, [{"service": row} for row in range(2)])
+        memory, decisions = step(spec, memory, shot)
+        assert (decisions.replicas_serving + decisions.replicas_warm).tolist() == [4, 2]
+
+
 def test_of_equals_the_one_that_has_least_of_what_it_asks_comes_first() -> None:
     spec = build.fleet({}, {}, gpus_max=5)
     memory = build.settled(spec, 1, now_ms=NOW_MS)

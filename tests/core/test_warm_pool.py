@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from forebay.core import learning
+from forebay.core.fleet import Mode
 from forebay.core.memory import RISE_BINS
 from forebay.core.reasons import Reason
 from forebay.core.snapshot import State
@@ -147,13 +149,56 @@ def test_the_base_does_not_follow_what_nobody_can_see() -> None:
     assert life.base_milli == base
 
 
-def test_rises_are_counted_by_periods_of_a_cold_start() -> None:
-    # From nothing to 2 requests/s is a rise of three replicas; then eight periods pass in which nothing rises.
+def test_rises_above_the_base_are_counted_by_periods_of_a_cold_start() -> None:
+    # The first traffic is the base; then eight periods pass in which nothing rises above it.
     life = Life().seconds(100, 2)
-    assert life.rises[3] == 1
     quiet = life.rises[0]
-    assert life.seconds(240, 2).rises == {0: quiet + 8, 3: 1}
-    assert max(life.seconds(60, 10).rises) >= 5
+    assert life.seconds(240, 2).rises == {0: quiet + 8}
+    # Ten requests/s need seven or more above it, in each of the two periods that the burst touches.
+    rises = life.seconds(60, 10).rises
+    assert sum(count for rise, count in rises.items() if rise >= 7) == 2
+
+
+def test_a_pool_for_bursts_of_a_large_fleet_is_no_smaller_than_they_were() -> None:
+    # A burst of fifty was once remembered as "more than 31", and met with 32.
+    many = {"replicas_max": 200, "warm_gpus_max": 200}
+    learned = learning.learn_rise(build.initial_memory(build.fleet({}), 0).learned, np.array([True]), np.array([50]))
+    place = int(np.flatnonzero(learned.rise[0])[0])
+    assert 50 <= decide(**(BASE | many), running=1, rises={place: 400}).replicas_warm <= 57
+
+
+# One replica of eight requests serves and is half busy with four; four more are held warm for a burst of five times.
+@pytest.mark.parametrize(
+    ("running", "last", "more", "serving", "reason"),
+    [
+        pytest.param(1, 1, {}, 1, Reason.NONE, id="an eighth is busy: the rest waits"),
+        pytest.param(5, 1, {}, 2, Reason.WARM_SERVES, id="more than half is busy: as many serve beside it"),
+        pytest.param(5, 2, {}, 2, Reason.WARM_SERVES, id="and stay"),
+        pytest.param(5, 4, {}, 3, Reason.WARM_SERVES, id="but what is beyond four times the need is parked again"),
+        pytest.param(5, 4, {"gateway": {"age_ms": 9000}}, 4, Reason.WARM_SERVES, id="unless something is unknown"),
+        pytest.param(
+            5, 1, {"mode": Mode.MANUAL, "replicas_manual": 1}, 1, Reason.NONE, id="not where a person decides"
+        ),
+        pytest.param(5, 5, {}, 3, Reason.WARM_SERVES, id="nor are more promoted than help"),
+    ],
+)
+def test_what_is_held_serves_where_it_helps(
+    running: int, last: int, more: dict[str, Any], serving: int, reason: Reason
+) -> None:
+    gateway = more.pop("gateway", {}) if "gateway" in (more := dict(more)) else {}
+    spec = build.fleet({"warm_gpus_max": 4} | more)
+    memory = build.settled(spec, last, now_ms=NOW_MS)
+    memory = replace(
+        memory,
+        safety=replace(memory.safety, replicas_warm=np.array([5 - last])),
+        learned=replace(memory.learned, base_micro=np.array([900_000])),
+        recent=replace(memory.recent, timers=replace(memory.recent.timers, needed=np.array([1]))),
+    )
+    rows = [{"requests_running": running}] + [{}] * (last - 1) + [WARM] * (5 - last)
+    _, decisions = step(spec, memory, build.snapshot(NOW_MS, rows, [gateway]))
+    decision = decisions.decision(0)
+    verdict = decision.steps[STAGES.index("promotion")]
+    assert (verdict.replicas, verdict.reason) == (serving, reason)
 
 
 def test_a_restart_does_not_look_like_a_rise() -> None:

@@ -108,7 +108,7 @@ def test_defaults_apply_where_whole_objects_are_left_out(cluster: Cluster):
     assert spec["replicas"] == 1
     assert spec["class"] == "Interactive"
     assert spec["scaling"] == {
-        "mode": "Auto", "minReplicas": 1, "maxReplicas": 10, "idleSeconds": 300, "scaleDownDelaySeconds": 120,
+        "mode": "Auto", "minReplicas": 1, "maxReplicas": 10, "idleSeconds": 300, "scaleDownDelaySeconds": 60,
     }  # fmt: skip
     assert spec["engine"]["maxNumBatchedTokens"] == 2048
     assert spec["parallelism"] == {"tensor": 1}

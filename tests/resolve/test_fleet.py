@@ -59,7 +59,7 @@ def test_the_shortest_service_gets_the_defaults_of_its_class():
     assert (row.itl_mean_ms[0], row.itl_worst_second_ms[0], row.attainment_permille[0]) == (50, 200, 990)
     assert (row.burst_multiplier_milli[0], row.burst_within_ms[0], row.headroom_milli[0]) == (3000, 30_000, 150)
     assert (row.warm_gpus_max[0], row.gpus_per_replica[0], row.gpus_max[0]) == (8, 1, UNKNOWN)
-    assert (row.idle_ms[0], row.scale_down_delay_ms[0]) == (300_000, 120_000)
+    assert (row.idle_ms[0], row.scale_down_delay_ms[0]) == (300_000, 60_000)
     assert row.step_c0_ps[0] > 0
     assert row.kv_tokens_prior[0] > 8192
     assert row.lead_cold_ms[0] == 110_000

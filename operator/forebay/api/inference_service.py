@@ -126,11 +126,12 @@ class Scaling(ApiModel):
     min_replicas: Replicas = 1
     """Fewest serving replicas in Auto. 0 is allowed only for class: Batch."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 10
-    """Most serving replicas in Auto; warm ones come on top and are bounded by the policy's maxIdleGPUs."""
+    """Most replicas in Auto, warm ones included; the policy's maxIdleGPUs bounds how many of them wait warm."""
     idle_seconds: Seconds = 300
     """A Batch service with minReplicas 0 goes to zero after this many seconds without a request."""
-    scale_down_delay_seconds: Seconds = 120
-    """A replica is removed only after it was not needed for this many seconds without interruption."""
+    scale_down_delay_seconds: Seconds = 60
+    """A replica is removed only after it was not needed for this many seconds without interruption. Bursts that come
+    back soon after a removal stretch them, up to eightfold."""
 
 
 class Drain(ApiModel):

@@ -3,6 +3,10 @@
 Two counts are settled alike: the serving replicas, and the serving and warm ones together. The delay is cut in halves;
 at the end of each, what was most needed in the last two has sufficed for a whole delay. Time that cannot be judged
 stops the clock, it does not set it back.
+
+A removal can be wrong in two ways. Under the same load: what was asked back is kept for half an hour of that load. Or a
+burst returns that fewer than the removed ones cannot meet: the delay doubles, up to eightfold, because idling through
+such a gap costs less than the cold starts that come too late for it; it is halved again as long as none returns.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 REGRET_MS: Final = 1_800_000
 _SAME_LOAD_MILLI: Final = 1250
 _LESS_LOAD_MILLI: Final = 900
+# What returns within the longest delay would have been met by it. 60 s become eight minutes: bursts of an editor's
+# traffic (Azure code) are two to five minutes apart.
+_STRETCH_MOST: Final = 8
 # Of the KV slots when shrinking: the rest is for what grows while it is looked at.
 _KV_KEEP_MILLI: Final = 900
 
@@ -52,7 +59,7 @@ def consolidation(facts: Facts, before: Verdict) -> tuple[Verdict, Timers]:
     suffices = np.maximum(before.serving, _suffices(facts))
     keep = np.maximum(suffices, np.where(regret, timers.regret_replicas, 1))
     clock = _Clock(timers.shrink_half_ms, timers.shrink_most, timers.shrink_before, timers.shrink_to)
-    settled, shrink = _settle(facts, facts.last_serving, before.serving, keep, clock)
+    settled, shrink = _settle(facts, facts.last_needed, before.serving, keep, clock)
     idle = fleet.batch_class & (fleet.replicas_min == 0) & (seen.now_ms - timers.busy_ms >= fleet.idle_ms)
     serving = np.where(idle & seen.may_fall, 0, settled)
     wanted = before.serving + before.warm
@@ -67,7 +74,7 @@ def consolidation(facts: Facts, before: Verdict) -> tuple[Verdict, Timers]:
             ("keep", keep),
             ("to", serving),
             ("waited_ms", _waited_ms(facts, shrink)),
-            ("delay_ms", fleet.scale_down_delay_ms),
+            ("delay_ms", _delay_ms(facts)),
             ("idle_ms", fleet.idle_ms),
         ),
     )
@@ -85,13 +92,13 @@ def consolidation(facts: Facts, before: Verdict) -> tuple[Verdict, Timers]:
     return verdict, clocks
 
 
-def remember_shrinking(facts: Facts, timers: Timers, serving: I64) -> Timers:
+def remember_shrinking(facts: Facts, timers: Timers, needed: I64) -> Timers:
     """Note what was removed under which need, and whether growing now takes a removal back."""
-    now_ms, need, last = facts.seen.now_ms, facts.need.milli, facts.last_serving
-    shrinks = serving < last
+    now_ms, need, last = facts.seen.now_ms, facts.need.milli, facts.last_needed
+    shrinks = needed < last
     recent = known(timers.shrunk_ms) & (now_ms - or_else(timers.shrunk_ms, now_ms) < REGRET_MS)
     same_load = need * MILLI <= or_else(timers.shrunk_need_milli, 0) * _SAME_LOAD_MILLI
-    regrets = (serving > last) & recent & same_load & (serving >= or_else(timers.shrunk_from, 0))
+    regrets = (needed > last) & recent & same_load & (needed >= or_else(timers.shrunk_from, 0))
     over = or_else(timers.regret_until_ms, now_ms) <= now_ms
     # Less load may be served by fewer after all; twice as much says that it was a burst that was growing, not regret.
     over |= need * MILLI < or_else(timers.regret_need_milli, 0) * _LESS_LOAD_MILLI
@@ -102,10 +109,32 @@ def remember_shrinking(facts: Facts, timers: Timers, serving: I64) -> Timers:
         shrunk_from=np.where(shrinks, last, timers.shrunk_from),
         shrunk_need_milli=np.where(shrinks, need, timers.shrunk_need_milli),
         regret_until_ms=np.where(regrets, now_ms + REGRET_MS, np.where(over, UNKNOWN, timers.regret_until_ms)),
-        regret_replicas=np.where(regrets, serving, timers.regret_replicas),
+        regret_replicas=np.where(regrets, needed, timers.regret_replicas),
         regret_need_milli=np.where(regrets, need, timers.regret_need_milli),
-        raised_ms=np.where(serving > last, now_ms, np.where(facts.seen.serving >= serving, UNKNOWN, timers.raised_ms)),
+        needed=needed,
+        **_stretch(facts, needed),
     )
+
+
+def _delay_ms(facts: Facts) -> I64:
+    """Return how long fewer have to suffice before any goes."""
+    return np.maximum(or_else(facts.timers.delay_ms, 0), facts.fleet.scale_down_delay_ms)
+
+
+def _stretch(facts: Facts, needed: I64) -> dict[str, I64]:
+    """Double the delay when a burst asks back what the last removal gave away; halve it when none has for long."""
+    timers, now_ms, delay_ms = facts.timers, facts.seen.now_ms, _delay_ms(facts)
+    longest_ms = _STRETCH_MOST * facts.fleet.scale_down_delay_ms
+    removed = known(timers.shrunk_ms) & (timers.shrunk_ms > timers.delayed_ms)
+    soon = now_ms - or_else(timers.shrunk_ms, now_ms) <= longest_ms
+    burst = facts.need.milli * MILLI > or_else(timers.shrunk_need_milli, 0) * _SAME_LOAD_MILLI
+    back = removed & soon & burst & (needed > facts.last_needed)
+    calm = known(timers.delayed_ms) & (now_ms - or_else(timers.delayed_ms, now_ms) >= 2 * longest_ms)
+    changed_ms = np.where(back, np.minimum(2 * delay_ms, longest_ms), delay_ms // 2)
+    return {
+        "delay_ms": np.where(back | calm, changed_ms, timers.delay_ms),
+        "delayed_ms": np.where(back | calm, now_ms, timers.delayed_ms),
+    }
 
 
 def _suffices(facts: Facts) -> I64:
@@ -116,7 +145,7 @@ def _suffices(facts: Facts) -> I64:
     by_kv = np.where(slots > 0, ceil_div(or_else(seen.kv_tokens_used, 0), np.maximum(slots, 1)), 0)
     # While somebody waits for a replica beyond the promise, what was ordered is still needed, however late it comes.
     late = (seen.held > 0) & (seen.held_oldest_ms > capacity.slack_ms)
-    return np.maximum(np.maximum(by_use, by_kv), np.where(late, facts.last_serving, 0))
+    return np.maximum(np.maximum(by_use, by_kv), np.where(late, facts.last_needed, 0))
 
 
 def _settle(facts: Facts, last: I64, wanted: I64, keep: I64, clock: _Clock) -> tuple[I64, _Clock]:
@@ -127,7 +156,7 @@ def _settle(facts: Facts, last: I64, wanted: I64, keep: I64, clock: _Clock) -> t
     stopped_ms = np.where(seen.may_fall, 0, seen.elapsed_ms)
     half_ms = np.where(begins, seen.now_ms, or_else(clock.half_ms, 0) + stopped_ms)
     most = np.where(begins, keep, np.maximum(clock.most, keep))
-    ends = fewer & seen.may_fall & (seen.now_ms - half_ms >= facts.fleet.scale_down_delay_ms // 2)
+    ends = fewer & seen.may_fall & (seen.now_ms - half_ms >= _delay_ms(facts) // 2)
     to = np.where(ends & known(clock.before), np.maximum(clock.before, most), clock.to)
     # What has sufficed may have become too little since the half ended.
     enough = np.minimum(np.maximum(to, keep), last)
@@ -142,13 +171,13 @@ def _settle(facts: Facts, last: I64, wanted: I64, keep: I64, clock: _Clock) -> t
 
 def _waited_ms(facts: Facts, clock: _Clock) -> I64:
     """Return how long fewer have sufficed, as far as it matters: no longer than the delay."""
-    half_ms = np.where(known(clock.before), facts.fleet.scale_down_delay_ms // 2, 0)
+    half_ms = np.where(known(clock.before), _delay_ms(facts) // 2, 0)
     return np.where(known(clock.half_ms), facts.seen.now_ms - or_else(clock.half_ms, 0) + half_ms, 0)
 
 
 def _reason(facts: Facts, before: Verdict, serving: I64, suffices: I64, idle: Bool) -> I64:
     """Say why more are kept than are needed, or why some go; the last that applies is told."""
-    seen, timers, last = facts.seen, facts.timers, facts.last_serving
+    seen, timers, last = facts.seen, facts.timers, facts.last_needed
     kept = serving > before.serving
     return last_that_applies(
         np.full_like(serving, int(Reason.NONE)),

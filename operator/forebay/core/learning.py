@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from forebay.core import forecast, histogram, step_times
-from forebay.core.memory import LEAD_BINS, RING_SECONDS, SCALE_BINS
+from forebay.core.memory import LEAD_BINS, RING_SECONDS, RISE_BINS, SCALE_BINS
 from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, clamp, known, or_else, segment_sum
 
 if TYPE_CHECKING:
@@ -57,6 +57,16 @@ def _lead_bounds_ms() -> I64:
 
 
 LEAD_BOUNDS_MS: Final = _lead_bounds_ms()  # 50 ms to 28 min, each 1.4 times the one before
+
+
+def _rise_bounds() -> I64:
+    bounds = list(range(17))
+    while len(bounds) < RISE_BINS:
+        bounds.append(bounds[-1] * 9 // 8)
+    return np.array(bounds)
+
+
+RISE_BOUNDS: Final = _rise_bounds()  # replicas: each up to 16, then in steps of an eighth, up to 566
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +156,9 @@ def learn_dispersion(learned: Learned, recent: Recent, seen: Sight) -> Learned:
 
 
 def learn_rise(learned: Learned, ended: Bool, rise: I64) -> Learned:
-    """Count by how many replicas the need rose in a period that ended."""
-    return replace(learned, rise=histogram.add(learned.rise, ended, rise, _RISE_LIMIT))
+    """Count by how many replicas the need rose above the base in a period that ended."""
+    bins = np.searchsorted(RISE_BOUNDS, rise)
+    return replace(learned, rise=histogram.add(learned.rise, ended, bins, _RISE_LIMIT))
 
 
 def _scale_sample(fleet: FleetSpec, usual: Usual, snapshot: Snapshot, change: ReplicaChange) -> tuple[I64, Bool]:

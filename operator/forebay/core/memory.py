@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RING_SECONDS: Final = 64
 SCALE_BINS: Final = 26  # of 1/10 each: 0.5 to 3.0
 LEAD_BINS: Final = 32  # of a fifth of an octave or so each: 50 ms to about 35 min
-RISE_BINS: Final = 33  # 0 to 31 replicas, and more
+RISE_BINS: Final = 48  # see learning.RISE_BOUNDS
 
 # A checkpoint that was never written: an answer of 256 tokens and a prompt of 512 are what chat traffic averages, and
 # weigh as much as 4 requests, so that the first ten real ones outweigh them.
@@ -52,7 +52,7 @@ class Learned:
     time_scale: I64  # [S, SCALE_BINS] seconds in which steps took that many tenths of what the model says
     lead_cold: I64  # [S, LEAD_BINS] starts that took that long, pod created until ready
     lead_promote: I64  # [S, LEAD_BINS] promotions that took that long, decided until the label was seen
-    rise: I64  # [S, RISE_BINS] periods of one cold lead time in which the need rose by that many replicas
+    rise: I64  # [S, RISE_BINS] periods of one cold lead time in which the need rose so far above the base
     answers_twice: I64  # answers ended, twice; a running one counts once, as half of it is written on the mean
     answer_tokens: I64
     prompts: I64
@@ -123,9 +123,9 @@ class Timers:
     burst_since_s: I64  # the second in which a detected burst began; UNKNOWN: none
     above_base_since_ms: I64  # since when the need is twice that; UNKNOWN: it is not
     period_since_ms: I64  # the period of one cold lead time that `Learned.rise` counts
-    period_first: I64  # replicas needed at its start
-    period_most: I64  # most replicas needed in it
-    shrink_half_ms: I64  # when this half of the scale-down delay began; UNKNOWN: all serving replicas are needed
+    period_most: I64  # the most replicas that were needed above the base in it
+    needed: I64  # serving replicas that the last decision had a need for; UNKNOWN: there was none
+    shrink_half_ms: I64  # when this half of the scale-down delay began; UNKNOWN: all of them are needed
     shrink_most: I64  # the most that were needed in this half
     shrink_before: I64  # ... and in the half before; UNKNOWN: there was none
     shrink_to: I64  # what has sufficed for a whole delay; UNKNOWN: it has not passed
@@ -133,12 +133,14 @@ class Timers:
     release_most: I64
     release_before: I64
     release_to: I64
-    shrunk_ms: I64  # when serving replicas were last removed; UNKNOWN: never
+    shrunk_ms: I64  # when fewer serving replicas were last needed; UNKNOWN: never
     shrunk_from: I64
     shrunk_need_milli: I64
     regret_until_ms: I64  # until when a removal that was taken back is not tried again; UNKNOWN: none was
     regret_replicas: I64
     regret_need_milli: I64
+    delay_ms: I64  # the scale-down delay as bursts that came back have stretched it; UNKNOWN: as the service says
+    delayed_ms: I64  # when that last changed; UNKNOWN: never
     raised_ms: I64  # when more serving replicas were last asked for; UNKNOWN: never, or they have come
     retry_ms: I64  # when replicas that found no node are tried again; UNKNOWN: none is withdrawn
     backoff_ms: I64
@@ -269,7 +271,7 @@ def _pick(old: Columns, fresh: Columns, source: I64, axis: int = 0) -> Columns:
 
 def _fresh_timers(count: int, now_ms: int) -> Timers:
     """Start every clock; what has not happened yet is UNKNOWN."""
-    zero = ("chart", "expected_milli", "period_first", "period_most", "backoff_ms")
+    zero = ("chart", "expected_milli", "period_most", "backoff_ms")
     started = ("since_ms", "busy_ms", "period_since_ms")
     start = dict.fromkeys(zero, 0) | dict.fromkeys(started, now_ms) | {"new_until_ms": now_ms + NEW_MS}
     return Timers(**{field.name: np.full(count, start.get(field.name, UNKNOWN), np.int64) for field in fields(Timers)})

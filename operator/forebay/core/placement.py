@@ -55,16 +55,17 @@ def gpu_budget(facts: Facts, before: Verdict, snapshot: Snapshot) -> Verdict:
     # What may not be removed has its GPUs already, even beyond the budget.
     kept = np.minimum(np.where(hold, total, before.serving), present)
     more_serving = np.where(stuck, 0, np.maximum(before.serving - kept, 0))
-    more_warm = total - kept - np.maximum(before.serving - kept, 0)
-    more_warm = np.where(stuck, np.minimum(more_warm, np.maximum(present - kept, 0)), more_warm)
+    warm = total - kept - np.maximum(before.serving - kept, 0)
+    kept_warm = np.minimum(warm, np.maximum(present - kept, 0))
+    more_warm = np.where(stuck, 0, warm - kept_warm)
     available = _available(fleet.gpus_max, snapshot)
     untouchable = np.where(hold, kept, 0)
     left = available - segment_sum(untouchable * fleet.gpus_per_replica, pool, len(available))
-    asks = np.stack([kept - untouchable, more_serving, more_warm])
-    kept, more_serving, more_warm = _allocate(facts, asks, pool, np.maximum(left, 0))
+    asks = np.stack([kept - untouchable, more_serving, kept_warm, more_warm])
+    kept, more_serving, kept_warm, more_warm = _allocate(facts, asks, pool, np.maximum(left, 0))
     granted = untouchable + kept + more_serving
     serving = np.minimum(before.serving, granted)
-    warm = np.minimum(before.warm, granted + more_warm - serving)
+    warm = np.minimum(before.warm, granted + kept_warm + more_warm - serving)
     short = serving + warm < total
     reason = np.where(short, Reason.GPU_CAPACITY, Reason.NONE)
     reason = np.where(short & ~readable, Reason.GPU_NODES_UNREADABLE, reason)

@@ -84,6 +84,7 @@ class Reason(IntEnum):
     WARM_POOL_POLICY_BURST = 25
     WARM_POOL_LIMITED = 26
     WARM_POOL_DRAWN = 27
+    WARM_SERVES = 28
 
     # --- consolidation
     SHRINK_WAITS = 30

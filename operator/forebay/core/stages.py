@@ -6,7 +6,7 @@ saying so. `replicas` are serving replicas; `total` adds the warm ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,19 +15,22 @@ from forebay.core.decision import Decisions
 from forebay.core.fleet import Mode
 from forebay.core.need import replicas_for
 from forebay.core.reasons import Reason
-from forebay.core.units import MILLI, ceil_div, clamp
+from forebay.core.units import MILLI, UNKNOWN, ceil_div, clamp
 
 if TYPE_CHECKING:
     from forebay.core.capacity import Capacity
     from forebay.core.fleet import FleetSpec
     from forebay.core.learning import Usual
-    from forebay.core.memory import Timers
+    from forebay.core.memory import Learned, Timers
     from forebay.core.need import Need
     from forebay.core.sight import Sight
     from forebay.core.units import I64, Bool
 
 # Of the KV slots, when shrinking: the rest is for what grows while it is looked at.
 _KV_KEEP_MILLI: Final = 900
+# Of the need, in replicas: as many serve where they are held anyway, and beyond as many they are parked again.
+_PROMOTE_TIMES: Final = 2
+_DEMOTE_TIMES: Final = 4
 # More replicas or tokens than any fleet has; capping them keeps products in an int64.
 _REPLICAS_MAX: Final = 10**6
 _TOKENS_MAX: Final = 10**9
@@ -43,8 +46,8 @@ class Facts:
     capacity: Capacity
     need: Need
     timers: Timers
-    base_micro: I64
-    rises: I64  # learned.rise
+    learned: Learned  # before this look
+    last_needed: I64  # of the last decision's serving replicas, those that there was a need for
     last_serving: I64  # the last decision; what was found where there was none
     last_warm: I64
 
@@ -63,8 +66,8 @@ def signals(facts: Facts) -> Verdict:
     """Say what is known; the numbers are the last decision's."""
     seen = facts.seen
     return Verdict(
-        facts.last_serving,
-        facts.last_warm,
+        facts.last_needed,
+        facts.last_serving + facts.last_warm - facts.last_needed,
         np.where((seen.suspect > 0) & seen.may_fall, Reason.REPLICA_SUSPECT, seen.reason),
         (
             ("serving", seen.serving),
@@ -83,7 +86,7 @@ def demand(facts: Facts, before: Verdict) -> Verdict:
     """Ask for what traffic keeps busy; hold the last decision where nothing at all is known."""
     need, capacity = facts.need, facts.capacity
     replicas = _on_evidence(facts, ceil_div(need.milli, MILLI), ceil_div(need.sure_milli, MILLI))
-    replicas = np.where(facts.seen.may_rise, replicas, facts.last_serving)
+    replicas = np.where(facts.seen.may_rise, replicas, facts.last_needed)
     return Verdict(
         replicas,
         before.warm,
@@ -234,6 +237,33 @@ def bounds(facts: Facts, before: Verdict) -> Verdict:
             ("replicas_manual", fleet.replicas_manual),
         ),
     )
+
+
+def promotion(facts: Facts, before: Verdict) -> Verdict:
+    """Let warm replicas serve while traffic keeps half of the fleet busy: their GPUs are held anyway.
+
+    Twice the need is promoted to; only what is beyond four times goes back, so that chance does not swap labels.
+    What is held is not changed, nor is what a person or a lack of knowledge has settled.
+    """
+    held = before.serving + before.warm
+    need = facts.need.milli
+    spread = clamp(facts.last_serving, ceil_div(_PROMOTE_TIMES * need, MILLI), ceil_div(_DEMOTE_TIMES * need, MILLI))
+    spread = np.where(holds(facts), np.maximum(spread, facts.last_serving), spread)
+    judged = (facts.fleet.mode == Mode.AUTO) & ~facts.fleet.blocked & facts.seen.may_rise & (before.serving > 0)
+    serving = np.where(judged, np.maximum(before.serving, np.minimum(spread, held)), before.serving)
+    return Verdict(
+        serving,
+        held - serving,
+        np.where(serving > before.serving, Reason.WARM_SERVES, Reason.NONE),
+        (("need_milli", need), ("needed", before.serving), ("held", held)),
+    )
+
+
+def remember_raising(facts: Facts, timers: Timers, serving: I64) -> Timers:
+    """Note since when more serving replicas are asked for than there are."""
+    now_ms, last, found = facts.seen.now_ms, facts.last_serving, facts.seen.serving
+    raised_ms = np.where(serving > last, now_ms, np.where(found >= serving, UNKNOWN, timers.raised_ms))
+    return replace(timers, raised_ms=raised_ms)
 
 
 def disruption(facts: Facts, before: Verdict) -> Verdict:

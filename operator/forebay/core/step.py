@@ -26,6 +26,7 @@ STAGES = (
     "consolidation",
     "bounds",
     "gpu-budget",
+    "promotion",
     "disruption",
 )
 
@@ -64,10 +65,9 @@ def step(fleet: FleetSpec, memory: Memory, snapshot: Snapshot) -> tuple[Memory, 
     need = need_of(rates, capacity, usual)
     timers = placement.withdraw(timers, seen)
     last_serving = or_else(memory.safety.replicas_serving, seen.serving)
+    last_needed = or_else(timers.needed, last_serving)
     last_warm = or_else(memory.safety.replicas_warm, seen.warm + seen.starting)
-    facts = stages.Facts(
-        fleet, seen, usual, capacity, need, timers, learned.base_micro, learned.rise, last_serving, last_warm
-    )
+    facts = stages.Facts(fleet, seen, usual, capacity, need, timers, learned, last_needed, last_serving, last_warm)
 
     # The verdicts.
     known = stages.signals(facts)
@@ -78,13 +78,15 @@ def step(fleet: FleetSpec, memory: Memory, snapshot: Snapshot) -> tuple[Memory, 
     kept, timers = consolidation.consolidation(facts, pooled)
     bounded = stages.bounds(facts, kept)
     granted = placement.gpu_budget(facts, bounded, snapshot)
-    final = stages.disruption(facts, granted)
-    verdicts = (known, needed, drained, spared, pooled, kept, bounded, granted, final)
+    spread = stages.promotion(facts, granted)
+    final = stages.disruption(facts, spread)
+    verdicts = (known, needed, drained, spared, pooled, kept, bounded, granted, spread, final)
 
     # What to remember. A want that the budget refused stays wanted.
     serving = np.maximum(final.serving, bounded.serving)
     warm = np.maximum(final.serving + final.warm, bounded.serving + bounded.warm) - serving
-    timers = consolidation.remember_shrinking(facts, timers, serving)
+    timers = consolidation.remember_shrinking(facts, timers, np.maximum(granted.serving, bounded.serving))
+    timers = stages.remember_raising(facts, timers, serving)
     timers, ended, rise = warm_pool.count_period(timers, facts)
     learned = learning.learn(fleet, learned, usual, snapshot, change, timers=recent.timers)
     learned = learning.learn_dispersion(learned, recent, seen)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from forebay.core import histogram
+from forebay.core.learning import RISE_BOUNDS
 from forebay.core.need import replicas_for
 from forebay.core.reasons import Reason
 from forebay.core.stages import Verdict
@@ -39,7 +40,7 @@ _HISTORY: Final = 4
 def warm_pool(facts: Facts, before: Verdict) -> Verdict:
     """Ask for warm replicas beside the serving ones; none where nothing serves, no more than the policy pays for."""
     fleet, usual = facts.fleet, facts.usual
-    base_milli = facts.base_micro // 1000
+    base_milli = facts.learned.base_micro // 1000
     # The base of a new service is unknown, not zero: minReplicas stands for it until traffic was measured. A service
     # that has been there for long is not new: a request now and then must not start a pool each time.
     new = (base_milli == 0) & (facts.seen.now_ms < or_else(facts.timers.new_until_ms, 0))
@@ -52,10 +53,10 @@ def warm_pool(facts: Facts, before: Verdict) -> Verdict:
         ceil_div(fleet.replicas_min * multiplier, MILLI),
         replicas_for(base_milli * multiplier // MILLI, fleet, facts.capacity, usual),
     )
-    periods = facts.rises.sum(axis=1)
+    periods = facts.learned.rise.sum(axis=1)
     history = _HISTORY * MILLI // np.maximum(MILLI - fleet.attainment_permille, 1)
     by_policy = ceil_div((burst - base) * np.maximum(history - periods, 0), history)
-    by_measure = histogram.quantile(facts.rises, fleet.attainment_permille)
+    by_measure = RISE_BOUNDS[histogram.quantile(facts.learned.rise, fleet.attainment_permille)]
     # What `bounds` will lift to minReplicas serves then: it is part of what a burst finds, and no part of the pool.
     lifted = np.maximum(fleet.replicas_min - before.serving, 0)
     wanted = base + np.maximum(by_policy, by_measure) - before.serving - lifted
@@ -64,7 +65,7 @@ def warm_pool(facts: Facts, before: Verdict) -> Verdict:
     affordable = fleet.warm_gpus_max // np.maximum(fleet.gpus_per_replica, 1)
     room = np.maximum(fleet.replicas_max - before.serving - lifted, 0)
     pool = np.minimum(wanted, np.minimum(affordable, room))
-    warm = np.where(facts.seen.may_rise, pool + lifted, facts.last_warm)
+    warm = np.where(facts.seen.may_rise, pool + lifted, before.warm)
     return Verdict(
         before.serving,
         warm,
@@ -111,24 +112,24 @@ def count_period(timers: Timers, facts: Facts) -> tuple[Timers, Bool, I64]:
     Returns
     -------
     tuple
-        The clocks; where a period has ended; and by how many replicas the need rose in it.
+        The clocks; where a period has ended; and by how many replicas the need rose above the base in it.
     """
-    now_ms = facts.seen.now_ms
-    replicas = replicas_for(facts.need.milli, facts.fleet, facts.capacity, facts.usual)
-    replicas = np.where(facts.seen.may_rise, replicas, timers.period_first)
-    most = np.maximum(timers.period_most, replicas)
+    now_ms, base_milli = facts.seen.now_ms, facts.learned.base_micro // 1000
+    needed, base = (
+        replicas_for(milli, facts.fleet, facts.capacity, facts.usual) for milli in (facts.need.milli, base_milli)
+    )
+    above = np.where(facts.seen.may_rise & (base_milli > 0), np.maximum(needed - base, 0), 0)
+    most = np.maximum(timers.period_most, above)
     whole = now_ms - timers.period_since_ms >= facts.usual.lead_cold_ms
-    rise = most - timers.period_first
     moved = replace(
         timers,
         period_since_ms=np.where(whole, now_ms, timers.period_since_ms),
-        period_first=np.where(whole, replicas, timers.period_first),
-        period_most=np.where(whole, replicas, most),
+        period_most=np.where(whole, above, most),
     )
     # A service without traffic says nothing about bursts, nor does a period that began before the windows were full:
     # after a restart the need seems to rise from nothing.
     full = timers.period_since_ms - timers.since_ms >= STABLE_SECONDS * SECOND_MS
-    return moved, whole & full & known(timers.traffic_since_ms), rise
+    return moved, whole & full & known(timers.traffic_since_ms), most
 
 
 def _reason(pool: I64, wanted: I64, by_policy: I64, by_measure: I64, drawn: Bool) -> I64:

@@ -155,6 +155,7 @@ WORDINGS: Mapping[Reason, Wording] = MappingProxyType(
             status=True,
         ),
         Reason.WARM_POOL_DRAWN: _tell("WarmPoolDrawn", "the burst that the pool was kept for is being served"),
+        Reason.WARM_SERVES: _tell("WarmServes", "traffic keeps {need_milli} of {held} busy: more than {needed} serve"),
         # --- consolidation
         Reason.SHRINK_WAITS: _tell(
             "ShrinkWaits", "fewer would do, {keep} by now, since {waited_ms}; {delay_ms} are to pass before any goes"
