@@ -14,6 +14,7 @@ from forebay.core.memory import RISE_BINS
 from forebay.core.reasons import Reason
 from forebay.core.snapshot import State
 from forebay.core.step import STAGES, step
+from forebay.core.units import UNKNOWN
 from tests.core import build
 
 if TYPE_CHECKING:
@@ -171,6 +172,10 @@ def test_a_pool_for_bursts_of_a_large_fleet_is_no_smaller_than_they_were() -> No
 @pytest.mark.parametrize(
     ("running", "last", "more", "serving", "reason"),
     [
+        pytest.param(
+            UNKNOWN, 4, {"gateway": {"age_ms": 9000}}, 4, Reason.WARM_SERVES, id="nothing is known: none is parked"
+        ),
+        pytest.param(UNKNOWN, 1, {"gateway": {"age_ms": 9000}}, 1, Reason.NONE, id="nor promoted"),
         pytest.param(1, 1, {}, 1, Reason.NONE, id="an eighth is busy: the rest waits"),
         pytest.param(5, 1, {}, 2, Reason.WARM_SERVES, id="more than half is busy: as many serve beside it"),
         pytest.param(5, 2, {}, 2, Reason.WARM_SERVES, id="and stay"),
@@ -194,7 +199,8 @@ def test_what_is_held_serves_where_it_helps(
         learned=replace(memory.learned, base_micro=np.array([900_000])),
         recent=replace(memory.recent, timers=replace(memory.recent.timers, needed=np.array([1]))),
     )
-    rows = [{"requests_running": running}] + [{}] * (last - 1) + [WARM] * (5 - last)
+    first, others = ({"requests_running": running}, {}) if running != UNKNOWN else (build.UNREAD, build.UNREAD)
+    rows = [first] + [others] * (last - 1) + [others | WARM] * (5 - last)
     _, decisions = step(spec, memory, build.snapshot(NOW_MS, rows, [gateway]))
     decision = decisions.decision(0)
     verdict = decision.steps[STAGES.index("promotion")]

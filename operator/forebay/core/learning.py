@@ -66,7 +66,7 @@ def _rise_bounds() -> I64:
     return np.array(bounds)
 
 
-RISE_BOUNDS: Final = _rise_bounds()  # replicas: each up to 16, then in steps of an eighth, up to 566
+RISE_BOUNDS: Final = _rise_bounds()  # replicas: each up to 16, then in steps of an eighth, up to 518
 
 
 @dataclass(frozen=True, slots=True)

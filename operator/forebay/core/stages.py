@@ -243,13 +243,14 @@ def promotion(facts: Facts, before: Verdict) -> Verdict:
     """Let warm replicas serve while traffic keeps half of the fleet busy: their GPUs are held anyway.
 
     Twice the need is promoted to; only what is beyond four times goes back, so that chance does not swap labels.
-    What is held is not changed, nor is what a person or a lack of knowledge has settled.
+    What is held is not changed, nor what a person has settled; where nothing is known, who serves goes on serving.
     """
     held = before.serving + before.warm
     need = facts.need.milli
     spread = clamp(facts.last_serving, ceil_div(_PROMOTE_TIMES * need, MILLI), ceil_div(_DEMOTE_TIMES * need, MILLI))
     spread = np.where(holds(facts), np.maximum(spread, facts.last_serving), spread)
-    judged = (facts.fleet.mode == Mode.AUTO) & ~facts.fleet.blocked & facts.seen.may_rise & (before.serving > 0)
+    spread = np.where(facts.seen.may_rise, spread, facts.last_serving)
+    judged = (facts.fleet.mode == Mode.AUTO) & ~facts.fleet.blocked & (before.serving > 0)
     serving = np.where(judged, np.maximum(before.serving, np.minimum(spread, held)), before.serving)
     return Verdict(
         serving,
