@@ -70,7 +70,7 @@ def joined(results: Mapping[Cell, Result]) -> list[Row]:
     BoundBeatenError
         When a run kept the promise for less than the bound.
     RuntimeError
-        When a run made more replicas than its bound looked at.
+        When a run that kept the promise made more replicas than its bound looked at.
     """
     bounds: dict[tuple[str, str, int], tuple[float, Row]] = {}
     for cell, result in results.items():
@@ -90,7 +90,8 @@ def joined(results: Mapping[Cell, Result]) -> list[Row]:
 
 
 def _check(cell: Cell, row: Row, results: Mapping[Cell, Result]) -> None:
-    if row["replicas_made"] > REPLICAS_DRAWN:
+    # A run that breaks the promise is not held against the bound: tuned, Knative's rule makes 2,139 replicas of W2-30.
+    if row["goodput"] >= GOOD_ENOUGH and row["replicas_made"] > REPLICAS_DRAWN:
         raise RuntimeError(f"{cell.name} made {row['replicas_made']} replicas: raise REPLICAS_DRAWN ({REPLICAS_DRAWN})")
     for other, result in results.items():
         if other.kind is Kind.BOUND and (other.entry, other.world) == (cell.entry, cell.world):
