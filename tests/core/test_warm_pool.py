@@ -184,14 +184,14 @@ def test_a_pool_for_bursts_of_a_large_fleet_is_no_smaller_than_they_were() -> No
         pytest.param(
             5, 1, {"mode": Mode.MANUAL, "replicas_manual": 1}, 1, Reason.NONE, id="not where a person decides"
         ),
-        pytest.param(5, 5, {}, 3, Reason.WARM_SERVES, id="nor are more promoted than help"),
+        pytest.param(5, 5, {}, 3, Reason.WARM_SERVES, id="nor do all that once served go on serving"),
     ],
 )
 def test_what_is_held_serves_where_it_helps(
     running: int, last: int, more: dict[str, Any], serving: int, reason: Reason
 ) -> None:
-    gateway = more.pop("gateway", {}) if "gateway" in (more := dict(more)) else {}
-    spec = build.fleet({"warm_gpus_max": 4} | more)
+    gateway = more.get("gateway", {})
+    spec = build.fleet({"warm_gpus_max": 4} | {name: value for name, value in more.items() if name != "gateway"})
     memory = build.settled(spec, last, now_ms=NOW_MS)
     memory = replace(
         memory,

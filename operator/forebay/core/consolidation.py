@@ -95,10 +95,10 @@ def consolidation(facts: Facts, before: Verdict) -> tuple[Verdict, Timers]:
 def remember_shrinking(facts: Facts, timers: Timers, needed: I64) -> Timers:
     """Note what was removed under which need, and whether growing now takes a removal back."""
     now_ms, need, last = facts.seen.now_ms, facts.need.milli, facts.last_needed
-    shrinks = needed < last
-    recent = known(timers.shrunk_ms) & (now_ms - or_else(timers.shrunk_ms, now_ms) < REGRET_MS)
+    shrinks, grows = needed < last, (needed > last) & known(timers.shrunk_ms)
+    since_ms = now_ms - or_else(timers.shrunk_ms, now_ms)
     same_load = need * MILLI <= or_else(timers.shrunk_need_milli, 0) * _SAME_LOAD_MILLI
-    regrets = (needed > last) & recent & same_load & (needed >= or_else(timers.shrunk_from, 0))
+    regrets = grows & (since_ms < REGRET_MS) & same_load & (needed >= or_else(timers.shrunk_from, 0))
     over = or_else(timers.regret_until_ms, now_ms) <= now_ms
     # Less load may be served by fewer after all; twice as much says that it was a burst that was growing, not regret.
     over |= need * MILLI < or_else(timers.regret_need_milli, 0) * _LESS_LOAD_MILLI
@@ -112,7 +112,7 @@ def remember_shrinking(facts: Facts, timers: Timers, needed: I64) -> Timers:
         regret_replicas=np.where(regrets, needed, timers.regret_replicas),
         regret_need_milli=np.where(regrets, need, timers.regret_need_milli),
         needed=needed,
-        **_stretch(facts, needed),
+        **_stretch(facts, grows & ~same_load, since_ms),
     )
 
 
@@ -121,14 +121,12 @@ def _delay_ms(facts: Facts) -> I64:
     return np.maximum(or_else(facts.timers.delay_ms, 0), facts.fleet.scale_down_delay_ms)
 
 
-def _stretch(facts: Facts, needed: I64) -> dict[str, I64]:
-    """Double the delay when a burst asks back what the last removal gave away; halve it when none has for long."""
+def _stretch(facts: Facts, burst: Bool, since_ms: I64) -> dict[str, I64]:
+    """Double the delay when a burst soon asks back what the last removal gave away; halve it when none has for long."""
     timers, now_ms, delay_ms = facts.timers, facts.seen.now_ms, _delay_ms(facts)
     longest_ms = _STRETCH_MOST * facts.fleet.scale_down_delay_ms
-    removed = known(timers.shrunk_ms) & (timers.shrunk_ms > timers.delayed_ms)
-    soon = now_ms - or_else(timers.shrunk_ms, now_ms) <= longest_ms
-    burst = facts.need.milli * MILLI > or_else(timers.shrunk_need_milli, 0) * _SAME_LOAD_MILLI
-    back = removed & soon & burst & (needed > facts.last_needed)
+    # A removal stretches it once.
+    back = burst & (since_ms <= longest_ms) & (timers.shrunk_ms > timers.delayed_ms)
     calm = known(timers.delayed_ms) & (now_ms - or_else(timers.delayed_ms, now_ms) >= 2 * longest_ms)
     changed_ms = np.where(back, np.minimum(2 * delay_ms, longest_ms), delay_ms // 2)
     return {

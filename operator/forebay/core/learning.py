@@ -16,6 +16,8 @@ from forebay.core.memory import LEAD_BINS, RING_SECONDS, RISE_BINS, SCALE_BINS
 from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, clamp, known, or_else, segment_sum
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from forebay.core.fleet import FleetSpec
     from forebay.core.memory import Learned, Recent, Timers
     from forebay.core.sight import Sight
@@ -49,24 +51,16 @@ _DISPERSION_MAX_MILLI: Final = 16_000
 LENGTH_MAX: Final = 2**20  # no known model reads or writes more at once
 
 
-def _lead_bounds_ms() -> I64:
-    bounds = [50]
-    while len(bounds) < LEAD_BINS:
-        bounds.append(bounds[-1] * 7 // 5)
+def _widening(first: Iterable[int], bins: int, times: int, by: int) -> I64:
+    """Return the bounds of so many bins: the first ones as given, then each `times / by` of the one before."""
+    bounds = list(first)
+    while len(bounds) < bins:
+        bounds.append(bounds[-1] * times // by)
     return np.array(bounds)
 
 
-LEAD_BOUNDS_MS: Final = _lead_bounds_ms()  # 50 ms to 28 min, each 1.4 times the one before
-
-
-def _rise_bounds() -> I64:
-    bounds = list(range(17))
-    while len(bounds) < RISE_BINS:
-        bounds.append(bounds[-1] * 9 // 8)
-    return np.array(bounds)
-
-
-RISE_BOUNDS: Final = _rise_bounds()  # replicas: each up to 16, then in steps of an eighth, up to 518
+LEAD_BOUNDS_MS: Final = _widening([50], LEAD_BINS, 7, 5)  # 50 ms to 28 min
+RISE_BOUNDS: Final = _widening(range(17), RISE_BINS, 9, 8)  # replicas: each up to 16, then in steps of an eighth to 518
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,10 @@ def gpu_budget(facts: Facts, before: Verdict, snapshot: Snapshot) -> Verdict:
     total = before.serving + before.warm
     # What may not be removed has its GPUs already, even beyond the budget.
     kept = np.minimum(np.where(hold, total, before.serving), present)
-    more_serving = np.where(stuck, 0, np.maximum(before.serving - kept, 0))
-    warm = total - kept - np.maximum(before.serving - kept, 0)
-    kept_warm = np.minimum(warm, np.maximum(present - kept, 0))
+    missing = np.maximum(before.serving - kept, 0)
+    more_serving = np.where(stuck, 0, missing)
+    warm = total - kept - missing
+    kept_warm = np.minimum(warm, present - kept)
     more_warm = np.where(stuck, 0, warm - kept_warm)
     available = _available(fleet.gpus_max, snapshot)
     untouchable = np.where(hold, kept, 0)

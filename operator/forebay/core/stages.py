@@ -6,7 +6,7 @@ saying so. `replicas` are serving replicas; `total` adds the warm ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from forebay.core.decision import Decisions
 from forebay.core.fleet import Mode
 from forebay.core.need import replicas_for
 from forebay.core.reasons import Reason
-from forebay.core.units import MILLI, UNKNOWN, ceil_div, clamp
+from forebay.core.units import MILLI, ceil_div, clamp
 
 if TYPE_CHECKING:
     from forebay.core.capacity import Capacity
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 # Of the KV slots, when shrinking: the rest is for what grows while it is looked at.
 _KV_KEEP_MILLI: Final = 900
-# Of the need, in replicas: as many serve where they are held anyway, and beyond as many they are parked again.
-_PROMOTE_TIMES: Final = 2
-_DEMOTE_TIMES: Final = 4
 # More replicas or tokens than any fleet has; capping them keeps products in an int64.
 _REPLICAS_MAX: Final = 10**6
 _TOKENS_MAX: Final = 10**9
@@ -237,34 +234,6 @@ def bounds(facts: Facts, before: Verdict) -> Verdict:
             ("replicas_manual", fleet.replicas_manual),
         ),
     )
-
-
-def promotion(facts: Facts, before: Verdict) -> Verdict:
-    """Let warm replicas serve while traffic keeps half of the fleet busy: their GPUs are held anyway.
-
-    Twice the need is promoted to; only what is beyond four times goes back, so that chance does not swap labels.
-    What is held is not changed, nor what a person has settled; where nothing is known, who serves goes on serving.
-    """
-    held = before.serving + before.warm
-    need = facts.need.milli
-    spread = clamp(facts.last_serving, ceil_div(_PROMOTE_TIMES * need, MILLI), ceil_div(_DEMOTE_TIMES * need, MILLI))
-    spread = np.where(holds(facts), np.maximum(spread, facts.last_serving), spread)
-    spread = np.where(facts.seen.may_rise, spread, facts.last_serving)
-    judged = (facts.fleet.mode == Mode.AUTO) & ~facts.fleet.blocked & (before.serving > 0)
-    serving = np.where(judged, np.maximum(before.serving, np.minimum(spread, held)), before.serving)
-    return Verdict(
-        serving,
-        held - serving,
-        np.where(serving > before.serving, Reason.WARM_SERVES, Reason.NONE),
-        (("need_milli", need), ("needed", before.serving), ("held", held)),
-    )
-
-
-def remember_raising(facts: Facts, timers: Timers, serving: I64) -> Timers:
-    """Note since when more serving replicas are asked for than there are."""
-    now_ms, last, found = facts.seen.now_ms, facts.last_serving, facts.seen.serving
-    raised_ms = np.where(serving > last, now_ms, np.where(found >= serving, UNKNOWN, timers.raised_ms))
-    return replace(timers, raised_ms=raised_ms)
 
 
 def disruption(facts: Facts, before: Verdict) -> Verdict:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forebay.core import consolidation, forecast, learning, placement, sight, stages, warm_pool, windows
+from forebay.core import consolidation, forecast, learning, placement, promotion, sight, stages, warm_pool, windows
 from forebay.core.capacity import capacity_of_one
 from forebay.core.memory import Memory, Recent, Safety
 from forebay.core.need import need_of
@@ -78,7 +78,7 @@ def step(fleet: FleetSpec, memory: Memory, snapshot: Snapshot) -> tuple[Memory, 
     kept, timers = consolidation.consolidation(facts, pooled)
     bounded = stages.bounds(facts, kept)
     granted = placement.gpu_budget(facts, bounded, snapshot)
-    spread = stages.promotion(facts, granted)
+    spread = promotion.promotion(facts, granted)
     final = stages.disruption(facts, spread)
     verdicts = (known, needed, drained, spared, pooled, kept, bounded, granted, spread, final)
 
@@ -86,7 +86,7 @@ def step(fleet: FleetSpec, memory: Memory, snapshot: Snapshot) -> tuple[Memory, 
     serving = np.maximum(final.serving, bounded.serving)
     warm = np.maximum(final.serving + final.warm, bounded.serving + bounded.warm) - serving
     timers = consolidation.remember_shrinking(facts, timers, np.maximum(granted.serving, bounded.serving))
-    timers = stages.remember_raising(facts, timers, serving)
+    timers = promotion.remember_raising(facts, timers, serving)
     timers, ended, rise = warm_pool.count_period(timers, facts)
     learned = learning.learn(fleet, learned, usual, snapshot, change, timers=recent.timers)
     learned = learning.learn_dispersion(learned, recent, seen)
