@@ -1,4 +1,4 @@
-"""The bound of each row (LB), and the cheapest plan of one that knows the future and is good enough (UB)."""
+"""Each row's bound (LB), and the cheapest plan of one that knows the future (UB), and of one that sees all else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ LEAD_S = 130
 GOOD_ENOUGH = 0.99
 # Of the search for the least multiple of a plan that is good enough. W2's bursts need 8 times their own mean of 10 s.
 MULTIPLE_LEAST, MULTIPLE_MOST, ROUNDS = 0.7, 12.0, 6
-SMOOTHED_S = 10  # of the demand that the second plan follows
+SMOOTHED_S = 10  # of the demand that the plans follow
+# How far back the one who does not know the future looks: W1 is cheapest with the first, W2 and W3 with the other.
+MEMORIES_S = (60, 300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,34 @@ def upper(case: Case, world: World, paths: Sequence[Bound], size: Size) -> Upper
         lambda row, multiple: plan(paths[row], LEAD_S * SECOND_US, multiple - 1),
         lambda row, multiple: np.ceil(demands[row] * multiple).astype(np.int64),
     )
+    return _cheapest(case, world, kinds, size)
+
+
+def persistent(case: Case, world: World, size: Size) -> list[Row]:
+    """Find, for each service, the cheapest plan that serves 99 % well and knows nothing of the future.
+
+    It sees what nobody sees: the exact work of every second, at once. It has what the largest of the last seconds kept
+    busy, times the one multiple that suffices for this very run. So it lacks only the future: what separates it from
+    `upper` is the price of not knowing, and what separates a policy from it is the policy's own. The first start is
+    given to it: until then it has what will be needed.
+    """
+    kinds = tuple(_remembered(case, memory_s) for memory_s in MEMORIES_S)
+    return _cheapest(case, world, kinds, size).rows
+
+
+def _remembered(case: Case, memory_s: int) -> Callable[[int, float], I64]:
+    demands = []
+    for row in range(len(case.scenario.traces)):
+        each = np.pad(_work_by_second(case, row), (SMOOTHED_S, 0))
+        mean = np.lib.stride_tricks.sliding_window_view(each, SMOOTHED_S).mean(axis=1)[1:]
+        mean[:LEAD_S] = np.maximum(mean[:LEAD_S], mean[:LEAD_S].max())
+        padded = np.pad(mean, (memory_s, 0), mode="edge")
+        demands.append(np.lib.stride_tricks.sliding_window_view(padded, memory_s + 1).max(axis=1))
+    return lambda row, multiple: np.ceil(demands[row] * multiple).astype(np.int64)
+
+
+def _cheapest(case: Case, world: World, kinds: Sequence[Callable[[int, float], I64]], size: Size) -> Upper:
+    """Search the least multiple of each kind of plan, and play the cheapest of them for every service."""
     found = [_search(case, world, kind, size) for kind in kinds]
     costs = np.array([[cost for cost, _ in each] for each in found])
     best = [found[kind][row][1] for row, kind in enumerate(costs.argmin(axis=0))]
@@ -133,12 +163,16 @@ def _goodput(service: SimulatedService) -> float:
 
 def _smoothed(case: Case, row: int) -> F64:
     """Return the replicas that a row's work keeps busy, the most from ten seconds ago until a start from now."""
-    trace = case.scenario.traces[row]
-    each = np.bincount(trace.arrival_us // SECOND_US, weights=work_of(case.scenario, row)) / SECOND_US
-    mean = np.convolve(each, np.full(SMOOTHED_S, 1 / SMOOTHED_S), "same")
+    mean = np.convolve(_work_by_second(case, row), np.full(SMOOTHED_S, 1 / SMOOTHED_S), "same")
     padded = np.pad(mean, (SMOOTHED_S, LEAD_S), mode="edge")
     most: F64 = np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED_S + LEAD_S + 1).max(axis=1)
     return most
+
+
+def _work_by_second(case: Case, row: int) -> F64:
+    seconds = case.scenario.traces[row].arrival_us // SECOND_US
+    each: F64 = np.bincount(seconds, weights=work_of(case.scenario, row)) / SECOND_US
+    return each
 
 
 def follow(

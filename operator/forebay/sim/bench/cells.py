@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Result = dict[str, Any]
 FOREBAY, CLAIRVOYANT, KEDA_CROWDED = "forebay", "clairvoyant", "keda-1000-services"
+PERSISTENCE = "persistence"  # sees everything but the future
+PERSISTENCE_ON = {"W1", "W2", "W3", "W4", "W5"}
 # Ours with what ships, and with a policy that pays for a fivefold burst whatever it costs: interactive-chat's
 # maxIdleGPUs keeps two replicas of a 70B model warm, and four of a 32B one.
 INSURED = "forebay-insured"
@@ -30,7 +32,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     FOREBAY: {},
     INSURED: {"burst": {"multiplier": 5, "withinSeconds": 30}, "maxIdleGPUs": 400},
 }
-NOT_TUNED = {"static-peak", "static-mean", CLAIRVOYANT}
+NOT_TUNED = {"static-peak", "static-mean", CLAIRVOYANT, PERSISTENCE}
 RULES = tuple(name for name in all_rules() if name not in NOT_TUNED)
 # With 1,000 ScaledObjects in a cluster its HPA comes round every 55 s (docs/benchmark/baselines.md).
 CROWDED = {"sync_ms": 55_000}
@@ -92,7 +94,7 @@ class Cell:
         if self.kind is Kind.FRONT:
             return 8 * sum(_replica_seconds(name, self.size) * 2 for name in TUNING)
         each = _replica_seconds(self.entry, self.size) * len(self.seeds)
-        runs = {Kind.BOUND: 16.0}.get(self.kind, 1.0)
+        runs = (30.0 if self.entry in PERSISTENCE_ON else 16.0) if self.kind is Kind.BOUND else 1.0
         # A judgement for all rows takes 3 ms a second, what 30 replicas take.
         return runs * each + (30.0 * _seconds(self.entry, self.size) if self.kind is Kind.FOREBAY else 0.0)
 
@@ -234,6 +236,8 @@ def _bound(cell: Cell, case: Any, world: Any) -> Result:
     rows = _labelled(cell, CLAIRVOYANT, found.rows, {})
     for name, each in bounds.statics(case, world, found.plans, cell.size).items():
         rows += _labelled(cell, name, each, {})
+    if cell.entry in PERSISTENCE_ON:
+        rows += _labelled(cell, PERSISTENCE, bounds.persistent(case, world, cell.size), {})
     timeline = None
     if cell.entry in TIMELINES:
         timeline = play.new_timeline(TIMELINE_S)
