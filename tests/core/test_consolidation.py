@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from forebay.core.reasons import Reason
 from forebay.core.snapshot import State
 from forebay.core.step import STAGES, step
+from forebay.core.units import UNKNOWN
 from tests.core import build
+
+if TYPE_CHECKING:
+    from forebay.core.memory import Timers
 
 NOW_MS = 10_000_000
 QUIET: dict[str, Any] = {}
@@ -121,34 +127,57 @@ def test_a_regretted_removal_is_not_tried_again_for_half_an_hour() -> None:
     assert min(service.seconds(100, running=2)) == 1
 
 
-def delay_s(service: Service) -> int:
-    return int(service.memory.recent.timers.delay_ms[0]) // 1000
+def stretched_s(*, running: int = 8, **timers_s: int) -> Timers:
+    """Judge a need of two replicas or less, with a delay of ten seconds and these timers, in seconds before now."""
+    spec = build.fleet({"scale_down_delay_ms": 10_000})
+    memory = build.settled(spec, 2, now_ms=NOW_MS)
+    known = {name: np.array([NOW_MS - 1000 * ago if name != "delay" else 1000 * ago]) for name, ago in timers_s.items()}
+    timers = replace(memory.recent.timers, **{f"{name}_ms": value for name, value in known.items()})
+    timers = replace(timers, high_milli=np.array([4000]))
+    memory = replace(memory, recent=replace(memory.recent, timers=timers))
+    memory, _ = step(spec, memory, build.snapshot(NOW_MS, [{"requests_running": running}] * 2))
+    return memory.recent.timers
 
 
-def test_a_burst_that_comes_back_doubles_the_delay_up_to_eightfold_and_calm_halves_it() -> None:
-    service = Service(4, scale_down_delay_ms=10_000)
-    delays = []
-    for _ in range(5):
-        while service.serving > 1:
-            assert service.now_ms < NOW_MS + 2_000_000
-            service.seconds(1)
-        service.seconds(1, running=8, waiting=500)
-        delays.append(delay_s(service))
-    assert delays == [20, 40, 80, 80, 80]
-    # Between bursts that are closer than that nothing goes any more.
-    assert min(service.seconds(70)) == service.serving > 1
-    # 160 s without one halve it, and again.
-    service.seconds(160)
-    assert delay_s(service) == 40
-    service.seconds(160)
-    assert delay_s(service) == 20
+@pytest.mark.parametrize(
+    ("timers_s", "delay_s"),
+    [
+        pytest.param({"low": 40}, 50, id="as long as the gap and a quarter"),
+        pytest.param({"low": 70}, 80, id="up to eightfold"),
+        pytest.param({"low": 90}, None, id="not for what no delay would have met"),
+        pytest.param({"low": 4}, None, id="nor for what half of the delay meets"),
+        pytest.param({"low": 40, "delay": 80, "delayed": 170}, 80, id="a shorter gap keeps it"),
+        pytest.param({"low": 20, "delay": 80, "delayed": 150}, 80, id="nothing changes before sixteenfold calm"),
+        pytest.param({"low": 20, "delay": 80, "delayed": 170}, 40, id="a gap that half of it meets is calm"),
+        pytest.param({"delay": 40, "delayed": 170}, 20, id="so is no gap at all"),
+    ],
+)
+def test_the_delay_becomes_as_long_as_the_gap_after_which_the_need_came_back(
+    timers_s: dict[str, int], delay_s: int | None
+) -> None:
+    delay_ms = int(stretched_s(**timers_s).delay_ms[0])
+    assert delay_ms == (UNKNOWN if delay_s is None else 1000 * delay_s)
 
 
-def test_the_same_load_does_not_stretch_the_delay() -> None:
-    service = Service(2, scale_down_delay_ms=10_000)
-    assert 1 in service.seconds(30, running=2)
-    service.seconds(1, running=3)
-    assert delay_s(service) < 0
+def test_a_gap_begins_when_the_need_has_halved_and_is_forgotten_when_it_is_longer_than_any_delay() -> None:
+    assert int(stretched_s(running=7).low_ms[0]) == NOW_MS
+    assert int(stretched_s(running=7, low=70).low_ms[0]) == NOW_MS - 70_000
+    forgotten = stretched_s(running=7, low=90)
+    assert (int(forgotten.low_ms[0]), int(forgotten.high_milli[0])) == (UNKNOWN, 1750)
+
+
+def test_a_burst_that_comes_back_after_a_learned_gap_finds_what_the_last_one_needed() -> None:
+    service = Service(4, scale_down_delay_ms=20_000)
+
+    def burst() -> None:
+        for _ in range(90):
+            service.seconds(1, running=24 // service.serving)
+
+    burst()
+    assert service.serving == 4
+    assert min(service.seconds(110)) == 1
+    burst()
+    assert min(service.seconds(110)) == service.serving >= 3
 
 
 def test_a_removal_is_tried_again_when_the_load_has_become_less() -> None:

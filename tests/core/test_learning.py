@@ -206,3 +206,25 @@ def test_an_early_tick_ends_no_second() -> None:
 def test_rises_are_counted() -> None:
     learned = learning.learn_rise(initial_memory(SPEC, 0).learned, np.array([True]), np.array([4]))
     assert learned.rise[0].tolist() == [0] * 4 + [1] + [0] * 43
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "length", "expected"),
+    [
+        pytest.param(0, 0, 1000, id="nobody came"),
+        pytest.param(40, 2000, 1708, id="600 of them, less three deviations of 4.9 %"),
+        pytest.param(40, 1000, 1000, id="as long as what was answered"),
+        pytest.param(40, 500, 1000, id="shorter ones wait for what engines say"),
+        # 15 requests: three deviations are 93 %.
+        pytest.param(1, 2000, 1000, id="too few to be sure"),
+    ],
+)
+def test_prompts_count_as_long_as_those_that_arrive(arrivals: int, length: int, expected: int) -> None:
+    memory = initial_memory(SPEC, 60_000)
+    ring = memory.recent.ring
+    # The quarter of a minute that is still filling: seconds 46 to 60 of the ring.
+    ring.arrivals[46:61, 0] = arrivals
+    ring.arrival_prompt_tokens[46:61, 0] = arrivals * length
+    answered = replace(usual(memory), prompt_tokens=np.array([1000]))
+    lengthened = learning.lengthen(answered, memory.recent)
+    assert int(lengthened.prompt_tokens[0]) == expected

@@ -130,8 +130,8 @@ class Scaling(ApiModel):
     idle_seconds: Seconds = 300
     """A Batch service with minReplicas 0 goes to zero after this many seconds without a request."""
     scale_down_delay_seconds: Seconds = 60
-    """A replica is removed only after it was not needed for this many seconds without interruption. Bursts that come
-    back soon after a removal stretch them, up to eightfold."""
+    """A replica is removed only after it was not needed for this many seconds without interruption. Where the
+    need halves and soon comes back, it is as long as that gap, at most eightfold."""
 
 
 class Drain(ApiModel):

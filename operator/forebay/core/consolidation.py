@@ -4,9 +4,9 @@ Two counts are settled alike: the serving replicas, and the serving and warm one
 at the end of each, what was most needed in the last two has sufficed for a whole delay. Time that cannot be judged
 stops the clock, it does not set it back.
 
-A removal can be wrong in two ways. Under the same load: what was asked back is kept for half an hour of that load. Or a
-burst returns that fewer than the removed ones cannot meet: the delay doubles, up to eightfold, because idling through
-such a gap costs less than the cold starts that come too late for it; it is halved again as long as none returns.
+A removal can be wrong in two ways. Under the same load: what was asked back is kept for half an hour of that load. Or
+the need comes back to what it was before it had halved: from then on the delay is as long as that gap, up to eightfold,
+because idling through it costs less than cold starts that come too late; without such gaps it is halved again.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ _LESS_LOAD_MILLI: Final = 900
 # What returns within the longest delay would have been met by it. 60 s become eight minutes: bursts of an editor's
 # traffic (Azure code) are two to five minutes apart.
 _STRETCH_MOST: Final = 8
+# The next gap may be longer by a quarter. What a burst needed fades over five minutes of less.
+_GAP_MARGIN_MILLI: Final = 1250
+_HIGH_MEMORY_MS: Final = 300_000
 # Of the KV slots when shrinking: the rest is for what grows while it is looked at.
 _KV_KEEP_MILLI: Final = 900
 
@@ -112,7 +115,7 @@ def remember_shrinking(facts: Facts, timers: Timers, needed: I64) -> Timers:
         regret_replicas=np.where(regrets, needed, timers.regret_replicas),
         regret_need_milli=np.where(regrets, need, timers.regret_need_milli),
         needed=needed,
-        **_stretch(facts, grows & ~same_load, since_ms),
+        **_stretch(facts),
     )
 
 
@@ -121,17 +124,25 @@ def _delay_ms(facts: Facts) -> I64:
     return np.maximum(or_else(facts.timers.delay_ms, 0), facts.fleet.scale_down_delay_ms)
 
 
-def _stretch(facts: Facts, burst: Bool, since_ms: I64) -> dict[str, I64]:
-    """Double the delay when a burst soon asks back what the last removal gave away; halve it when none has for long."""
-    timers, now_ms, delay_ms = facts.timers, facts.seen.now_ms, _delay_ms(facts)
+def _stretch(facts: Facts) -> dict[str, I64]:
+    """Stretch the delay to the gap after which a burst has come back; halve it when none has for long."""
+    timers, now_ms, need, delay_ms = facts.timers, facts.seen.now_ms, facts.need.milli, _delay_ms(facts)
     longest_ms = _STRETCH_MOST * facts.fleet.scale_down_delay_ms
-    # A removal stretches it once.
-    back = burst & (since_ms <= longest_ms) & (timers.shrunk_ms > timers.delayed_ms)
-    calm = known(timers.delayed_ms) & (now_ms - or_else(timers.delayed_ms, now_ms) >= 2 * longest_ms)
-    changed_ms = np.where(back, np.minimum(2 * delay_ms, longest_ms), delay_ms // 2)
+    low_for_ms = now_ms - or_else(timers.low_ms, now_ms)
+    # What was forgotten is no longer what the need comes back to.
+    high = np.where(low_for_ms > longest_ms, 0, timers.high_milli)
+    low = facts.seen.may_rise & (2 * need < high)
+    back = facts.seen.may_rise & known(timers.low_ms) & ~low & (low_for_ms <= longest_ms)
+    gap_ms = np.minimum(low_for_ms * _GAP_MARGIN_MILLI // MILLI, longest_ms)
+    asked = back & (gap_ms > delay_ms // 2)
+    calm = known(timers.delayed_ms) & ~asked & (now_ms - or_else(timers.delayed_ms, now_ms) >= 2 * longest_ms)
+    fallen = high - high * min(facts.seen.elapsed_ms, _HIGH_MEMORY_MS) // _HIGH_MEMORY_MS
+    unseen = ~facts.seen.may_rise
     return {
-        "delay_ms": np.where(back | calm, changed_ms, timers.delay_ms),
-        "delayed_ms": np.where(back | calm, now_ms, timers.delayed_ms),
+        "high_milli": np.where(low | unseen, high, np.maximum(need, fallen)),
+        "low_ms": np.where(low, or_else(timers.low_ms, now_ms), np.where(unseen, timers.low_ms, UNKNOWN)),
+        "delay_ms": np.where(asked, np.maximum(gap_ms, delay_ms), np.where(calm, delay_ms // 2, timers.delay_ms)),
+        "delayed_ms": np.where(asked | calm, now_ms, timers.delayed_ms),
     }
 
 

@@ -46,12 +46,11 @@ _TREND_SIGMAS: Final = 3
 _SURE_SIGMAS_SQUARED_MILLI: Final = 2250
 # Of a quarter of a minute, what lies three standard deviations below its count is sure as well: a rise that no chart
 # calls a burst, or prompts that became longer, then count after 15 s and not after half of the stable minute.
-_RECENT_SECONDS: Final = 15
+RECENT_SECONDS: Final = 15
 _RECENT_SIGMAS_SQUARED: Final = 9
-# Tokens of n prompts vary by more than n does: the lengths in the traces of tests/data have a standard deviation of
-# 0.96 (Azure, m-large), 1.3 (Mooncake) and 2.2 (deepseek-r1) times their mean; 1.2 makes the variance 1 + 1.2^2 times
-# as large.
-_LENGTHS_VARY_MILLI: Final = 2440
+# Prompts in the traces of tests/data have a standard deviation of 0.96 (Azure, m-large), 1.3 (Mooncake) and 2.2
+# (deepseek-r1) times their mean length; 1.2 is taken. The tokens of n prompts vary by that and by what n varies.
+LENGTHS_VARY_MILLI: Final = 1440
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +185,20 @@ def _rate_milli(count: I64, time_ms: I64) -> I64:
 
 def _recent_sure(arrivals: I64, tokens: I64, usual: Usual, now_ms: int, stable_ms: I64) -> tuple[I64, I64]:
     """Return the rates of the last quarter of a minute, of requests and of tokens, less what chance may have added."""
-    lasted_ms = np.minimum((_RECENT_SECONDS - 1) * SECOND_MS + now_ms % SECOND_MS, stable_ms)
-    came = window_sum(arrivals, now_ms, _RECENT_SECONDS)
-    variance_milli = _RECENT_SIGMAS_SQUARED * usual.dispersion_milli // np.maximum(came, 1)
+    lasted_ms = np.minimum((RECENT_SECONDS - 1) * SECOND_MS + now_ms % SECOND_MS, stable_ms)
+    came = window_sum(arrivals, now_ms, RECENT_SECONDS)
+    read = window_sum(tokens, now_ms, RECENT_SECONDS)
+    dispersion_milli = usual.dispersion_milli
 
-    def sure(count: I64, vary_milli: int) -> I64:
-        share_milli = np.maximum(MILLI - isqrt(variance_milli * vary_milli), 0)
-        return _rate_milli(count, lasted_ms) * share_milli // MILLI
+    def sure(count: I64, vary_milli: I64) -> I64:
+        return _rate_milli(count, lasted_ms) * sure_milli(came, vary_milli) // MILLI
 
-    return sure(came, MILLI), sure(window_sum(tokens, now_ms, _RECENT_SECONDS), _LENGTHS_VARY_MILLI)
+    return sure(came, dispersion_milli), sure(read, dispersion_milli + LENGTHS_VARY_MILLI)
+
+
+def sure_milli(count: I64, vary_milli: I64 | int) -> I64:
+    """Return the share of a sum over so many requests that lies three standard deviations below it."""
+    return np.maximum(MILLI - isqrt(_RECENT_SIGMAS_SQUARED * MILLI * vary_milli // np.maximum(count, 1)), 0)
 
 
 def _trend(arrivals: I64, usual: Usual, now_ms: int) -> I64:

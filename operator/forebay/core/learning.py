@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from forebay.core import forecast, histogram, step_times
+from forebay.core import forecast, histogram, step_times, windows
 from forebay.core.memory import LEAD_BINS, RING_SECONDS, RISE_BINS, SCALE_BINS
 from forebay.core.units import MILLI, SECOND_MS, UNKNOWN, clamp, known, or_else, segment_sum
 
@@ -91,6 +91,27 @@ def what_is_usual(fleet: FleetSpec, learned: Learned) -> Usual:
         lead_promote_ms=_lead_ms(learned.lead_promote, fleet.lead_promote_ms),
         time_scale_milli=time_scale_milli(learned),
     )
+
+
+def lengthen(usual: Usual, recent: Recent) -> Usual:
+    """Let prompts count as long as those that arrive, where these are longer beyond chance than what was answered.
+
+    When prompts became twice as long, engines that could not keep up told of it only after two minutes.
+
+    Parameters
+    ----------
+    usual
+        By what engines have answered.
+    recent
+        Of the last tick: what this look brings changes no capacity that it is judged by.
+    """
+    ring, longest = recent.ring, usual.prompt_tokens
+    for seconds in (forecast.RECENT_SECONDS, windows.STABLE_SECONDS):
+        came = windows.window_sum(ring.arrivals, recent.now_ms, seconds)
+        read = windows.window_sum(ring.arrival_prompt_tokens, recent.now_ms, seconds)
+        mean = np.minimum(read, forecast.COUNT_MAX) // np.maximum(came, 1)
+        longest = np.maximum(longest, mean * forecast.sure_milli(came, forecast.LENGTHS_VARY_MILLI) // MILLI)
+    return replace(usual, prompt_tokens=np.minimum(longest, LENGTH_MAX))
 
 
 def time_scale_milli(learned: Learned) -> I64:

@@ -139,7 +139,9 @@ class Timers:
     regret_until_ms: I64  # until when a removal that was taken back is not tried again; UNKNOWN: none was
     regret_replicas: I64
     regret_need_milli: I64
-    delay_ms: I64  # the scale-down delay as bursts that came back have stretched it; UNKNOWN: as the service says
+    high_milli: I64  # what the need comes back to, in thousandths of a replica; it falls over minutes
+    low_ms: I64  # since when the need is less than half of that; UNKNOWN: it is not
+    delay_ms: I64  # the scale-down delay as gaps between bursts have stretched it; UNKNOWN: as the service says
     delayed_ms: I64  # when that last changed; UNKNOWN: never
     raised_ms: I64  # when more serving replicas were last asked for; UNKNOWN: never, or they have come
     retry_ms: I64  # when replicas that found no node are tried again; UNKNOWN: none is withdrawn
@@ -271,7 +273,7 @@ def _pick(old: Columns, fresh: Columns, source: I64, axis: int = 0) -> Columns:
 
 def _fresh_timers(count: int, now_ms: int) -> Timers:
     """Start every clock; what has not happened yet is UNKNOWN."""
-    zero = ("chart", "expected_milli", "period_most", "backoff_ms")
+    zero = ("chart", "expected_milli", "period_most", "high_milli", "backoff_ms")
     started = ("since_ms", "busy_ms", "period_since_ms")
     start = dict.fromkeys(zero, 0) | dict.fromkeys(started, now_ms) | {"new_until_ms": now_ms + NEW_MS}
     return Timers(**{field.name: np.full(count, start.get(field.name, UNKNOWN), np.int64) for field in fields(Timers)})

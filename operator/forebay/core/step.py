@@ -58,7 +58,7 @@ def step(fleet: FleetSpec, memory: Memory, snapshot: Snapshot) -> tuple[Memory, 
     ring = windows.record_running(ring, seen)
 
     # What one replica can do, what arrives, and what that needs: by what was learned before this look.
-    usual = learning.what_is_usual(fleet, learned)
+    usual = learning.lengthen(learning.what_is_usual(fleet, learned), recent)
     capacity = capacity_of_one(fleet, usual, seen)
     timers = forecast.watch(ring, tick, recent.timers, usual.dispersion_milli, seen)
     timers, rates = forecast.measure(ring, timers, usual, seen)
