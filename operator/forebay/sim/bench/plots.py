@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -10,7 +11,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from forebay.sim.bench.bounds import GOOD_ENOUGH
-from forebay.sim.bench.cells import FOREBAY, POLICIES
+from forebay.sim.bench.cells import CLAIRVOYANT, FOREBAY, INSURED, PERSISTENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,33 +21,67 @@ if TYPE_CHECKING:
 
 COLUMNS = 3
 _METADATA = {"Software": None}  # it would name matplotlib's version
+# The headline's height is the share that was missed: 99 and 99.9 % are as far apart as 90 and 99.
+_MISSED = {1: "0", 0.3: "70", 0.1: "90", 0.03: "97", 0.01: "99", 0.003: "99.7", 0.001: "99.9", 0.0001: "99.99+"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How a judge's points look."""
+
+    marker: str
+    size: int
+    colour: Any
+
+    def drawn(self, *, filled: bool) -> dict[str, Any]:
+        """Return it for matplotlib."""
+        face = self.colour if filled else "none"
+        return {"marker": self.marker, "markersize": self.size, "color": self.colour, "markerfacecolor": face}
+
+
+_STYLES = {
+    FOREBAY: _Style("*", 14, "tab:red"),
+    INSURED: _Style("*", 9, "darkred"),
+    CLAIRVOYANT: _Style("D", 6, "black"),
+    PERSISTENCE: _Style("D", 6, "dimgrey"),
+    "static-peak": _Style("x", 6, "black"),
+    "static-mean": _Style("+", 7, "black"),
+}
 
 
 def headline(path: Path, lines: Sequence[Line]) -> None:
-    """Draw attainment against GPU-hours by the clairvoyant plan's, a panel a workload."""
+    """Draw attainment against GPU-hours by the clairvoyant plan's, a panel a workload; filled: tuned."""
     workloads = list(dict.fromkeys(line.workload for line in lines))
+    rivals = [judge for judge in dict.fromkeys(line.judge for line in lines) if judge not in _STYLES]
+    styles = {
+        **_STYLES,
+        **{judge: _Style("o", 5, mpl.colormaps["tab20"](place)) for place, judge in enumerate(rivals)},
+    }
     rows = -(-len(workloads) // COLUMNS)
-    figure, axes = plt.subplots(rows, COLUMNS, figsize=(4.5 * COLUMNS, 3.6 * rows), squeeze=False)
+    size = (4.5 * COLUMNS, 3.4 * rows + 0.6)
+    figure, axes = plt.subplots(rows, COLUMNS, figsize=size, squeeze=False, layout="constrained")
     for axis in axes.flat[len(workloads) :]:
         axis.set_visible(False)
     for axis, workload in zip(axes.flat, workloads, strict=False):
         for line in lines:
             if line.workload == workload:
-                _point(axis, line)
-        axis.axhline(100 * GOOD_ENOUGH, color="grey", linewidth=0.6)
-        axis.set(title=workload, xlabel="GPU-hours / clairvoyant's", ylabel="good requests, %")
-    figure.tight_layout()
+                _point(axis, line, styles[line.judge])
+        axis.axhline(1 - GOOD_ENOUGH, color="grey", linewidth=0.6)
+        axis.set(title=workload, xlabel="GPU-hours / clairvoyant's", ylabel="good requests, %", yscale="log")
+        axis.set_yticks(list(_MISSED), list(_MISSED.values()))
+        axis.minorticks_off()
+        axis.set_ylim(1.4, 0.7 * min(_MISSED))
+    shown = [judge for judge in styles if any(line.judge == judge for line in lines)]
+    keys = [axes.flat[0].plot([], [], linestyle="", **styles[judge].drawn(filled=True))[0] for judge in shown]
+    figure.legend(keys, shown, loc="outside lower center", ncols=6, fontsize=8, title="filled: tuned, or not to tune")
     figure.savefig(path, dpi=110, metadata=_METADATA)
     plt.close(figure)
 
 
-def _point(axis: Any, line: Line) -> None:
-    ours, tuned = line.judge in POLICIES, line.variant == "tuned"
-    x, y = line.mean("regret").value, 100 * line.mean("goodput").value
-    colour = "tab:red" if ours else "tab:blue"
-    style = {"marker": "*" if ours else "o", "markersize": 12 if ours else 5, "color": colour}
-    axis.plot(x, y, linestyle="", markerfacecolor=colour if ours or tuned else "none", **style)
-    axis.annotate(line.judge, (x, y), fontsize=6, xytext=(4, 3), textcoords="offset points")
+def _point(axis: Any, line: Line, style: _Style) -> None:
+    filled = line.variant == "tuned" or line.judge in _STYLES
+    point = line.mean("regret").value, max(1 - line.mean("goodput").value, min(_MISSED))
+    axis.plot(*point, linestyle="", **style.drawn(filled=filled))
 
 
 def timeline(path: Path, title: str, demand: Sequence[float], fleets: Mapping[str, Mapping[str, Any]]) -> None:
