@@ -48,6 +48,16 @@ def test_an_event_adds_and_a_deletion_removes(mirror: Mirror) -> None:
     assert mirror.rings == 2
 
 
+def test_what_nobody_reads_is_not_kept(mirror: Mirror) -> None:
+    raw = service("a", 1, managedFields=[{"manager": "m"}]) | {
+        "status": {"memory": "{}", "lastDecision": {"steps": []}}
+    }
+    mirror.objects.take(PLURAL, "ADDED", raw)
+    (kept,) = mirror.objects.of(INFERENCE_SERVICE)
+    assert kept == service("a", 1) | {"status": {"memory": "{}"}}
+    assert "managedFields" in raw["metadata"]
+
+
 def test_a_list_finds_the_deletion_that_nobody_told(mirror: Mirror) -> None:
     mirror.objects.replace(PLURAL, [service("a", 1), service("b", 2)], "5")
     mirror.objects.replace(PLURAL, [service("b", 2)], "9")

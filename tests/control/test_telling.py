@@ -122,6 +122,14 @@ async def test_a_budget_that_is_missing_is_made_and_one_that_is_there_is_left(se
     assert server.bodies[server.asked.index(("PATCH", "a"))]["kind"] == "PodDisruptionBudget"
 
 
+async def test_a_service_without_pods_needs_no_budget(server: Server) -> None:
+    async with client.ApiClient(configuration=client.Configuration(host=server.url)) as api:
+        teller = Teller(Scene(), api)
+        teller.budgets.clear()
+        await teller.tell(10_000)
+    assert "PodDisruptionBudget" not in [body["kind"] for body in server.bodies]
+
+
 async def test_no_tick_tells_of_more_than_it_may_and_every_service_has_its_turn(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

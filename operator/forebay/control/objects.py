@@ -62,7 +62,7 @@ class Objects:
             if self._kept[plural].pop(uid, None) is not None:
                 self._note()
             return
-        self._put(plural, raw)
+        self._put(plural, lean(raw))
 
     def replace(self, plural: str, listed: Iterable[Object], version: str) -> None:
         """Take a full list, complete as of resourceVersion `version`."""
@@ -105,6 +105,14 @@ def _wishes(raw: Mapping[str, Any]) -> tuple[object, ...]:
     return meta.get("generation"), meta.get("annotations"), meta.get("deletionTimestamp"), raw.get("spec")
 
 
+def lean(raw: Object) -> Object:
+    """Leave out what nobody here reads, and what makes up most of an object: who wrote which field, and the prose."""
+    leaner = raw | {"metadata": {name: of for name, of in raw["metadata"].items() if name != "managedFields"}}
+    if "status" in raw:
+        leaner["status"] = {name: of for name, of in raw["status"].items() if name != "lastDecision"}
+    return leaner
+
+
 async def list_all(kube: Kube, plural: str, namespace: str | None) -> tuple[list[Object], str]:
     """List every object of a kind, page by page.
 
@@ -124,7 +132,7 @@ async def list_all(kube: Kube, plural: str, namespace: str | None) -> tuple[list
     items: list[Object] = []
     while True:
         page = await kube.read(path, query)
-        items += page["items"]
+        items += map(lean, page["items"])
         token = page["metadata"].get("continue")
         if not token:
             return items, page["metadata"]["resourceVersion"]

@@ -133,7 +133,7 @@ class Telling:
             self._settled.pop(service.uid, None)
             if self._tell_status(judged, row, view, raw, now_ms):
                 self._settled[service.uid] = told
-        self._tell_rest(judged, row, now_ms)
+        self._tell_rest(judged, row, counts, now_ms)
         return unsettled
 
     def _tell_status(self, judged: Judged, row: int, view: View, raw: Object, now_ms: int) -> bool:
@@ -148,7 +148,7 @@ class Telling:
             self._begin(service.key, "status", write, now_ms)
         return self._statuses.same(service.uid, stored, after)
 
-    def _tell_rest(self, judged: Judged, row: int, now_ms: int) -> None:
+    def _tell_rest(self, judged: Judged, row: int, counts: Counts, now_ms: int) -> None:
         service = judged.fleet.services[row]
         wanted = int(judged.decisions.replicas_serving[row])
         fleet, spec = judged.fleet.spec, service.spec
@@ -156,7 +156,8 @@ class Telling:
         differs = spec is not None and spec.replicas != wanted and (wanted > 0 or fleet.batch_class[row])
         if differs and fleet.mode[row] == Mode.AUTO and not service.blocked:
             self._begin(service.key, "scale", self._scale(service, wanted), now_ms)
-        if service.key not in self._budgets and service.spec is not None:
+        # Of a budget without pods Kubernetes complains again and again: of 10,000 it wrote 200 events a minute.
+        if counts.total > 0 and service.key not in self._budgets and service.spec is not None:
             self._begin(service.key, "budget", self._budget(service), now_ms)
         for event in self._events.admit(service.key, self._acting.take_events(service.key), now_ms):
             self._say(service, event, now_ms)

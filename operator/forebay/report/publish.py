@@ -96,7 +96,8 @@ class StatusGate:
 
     def wrote(self, uid: str, status: Object, now_ms: int) -> None:
         """Remember a write that the API server has taken."""
-        self._written[uid] = _Written(status, now_ms)
+        # Without the prose, which nobody compares and which is most of it.
+        self._written[uid] = _Written({name: of for name, of in status.items() if name != "lastDecision"}, now_ms)
 
     def keep(self, uids: Iterable[str]) -> None:
         """Forget all services but these."""
