@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from forebay.actuate.errors import ActError
 from forebay.api.kinds import GPU_POOL, INFERENCE_SERVICE, SLO_POLICY
+from forebay.report.publish import wordless
 from forebay.wire.names import API_VERSION
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def lean(raw: Object) -> Object:
     """Leave out what nobody here reads, and what makes up most of an object: who wrote which field, and the prose."""
     leaner = raw | {"metadata": {name: of for name, of in raw["metadata"].items() if name != "managedFields"}}
     if "status" in raw:
-        leaner["status"] = {name: of for name, of in raw["status"].items() if name != "lastDecision"}
+        leaner["status"] = wordless(raw["status"])
     return leaner
 
 

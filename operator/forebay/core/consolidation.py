@@ -98,10 +98,10 @@ def consolidation(facts: Facts, before: Verdict) -> tuple[Verdict, Timers]:
 def remember_shrinking(facts: Facts, timers: Timers, needed: I64) -> Timers:
     """Note what was removed under which need, and whether growing now takes a removal back."""
     now_ms, need, last = facts.seen.now_ms, facts.need.milli, facts.last_needed
-    shrinks, grows = needed < last, (needed > last) & known(timers.shrunk_ms)
-    since_ms = now_ms - or_else(timers.shrunk_ms, now_ms)
+    shrinks = needed < last
+    recent = known(timers.shrunk_ms) & (now_ms - or_else(timers.shrunk_ms, now_ms) < REGRET_MS)
     same_load = need * MILLI <= or_else(timers.shrunk_need_milli, 0) * _SAME_LOAD_MILLI
-    regrets = grows & (since_ms < REGRET_MS) & same_load & (needed >= or_else(timers.shrunk_from, 0))
+    regrets = (needed > last) & recent & same_load & (needed >= or_else(timers.shrunk_from, 0))
     over = or_else(timers.regret_until_ms, now_ms) <= now_ms
     # Less load may be served by fewer after all; twice as much says that it was a burst that was growing, not regret.
     over |= need * MILLI < or_else(timers.regret_need_milli, 0) * _LESS_LOAD_MILLI

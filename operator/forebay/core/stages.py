@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from forebay.core.sight import Sight
     from forebay.core.units import I64, Bool
 
-# Of the KV slots, when shrinking: the rest is for what grows while it is looked at.
-_KV_KEEP_MILLI: Final = 900
 # More replicas or tokens than any fleet has; capping them keeps products in an int64.
 _REPLICAS_MAX: Final = 10**6
 _TOKENS_MAX: Final = 10**9

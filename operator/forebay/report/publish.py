@@ -34,6 +34,11 @@ def urgent(status: Object) -> tuple[object, ...]:
     return status.get("desiredReplicas"), status.get("memory")
 
 
+def wordless(status: Object) -> Object:
+    """Leave out the last decision's prose, which nobody compares and which is most of a status."""
+    return {name: of for name, of in status.items() if name != "lastDecision"}
+
+
 def dated(before: Object, after: Object, wall: str) -> Object:
     """Complete a rendered status with its times: a condition that did not turn keeps its own.
 
@@ -96,8 +101,7 @@ class StatusGate:
 
     def wrote(self, uid: str, status: Object, now_ms: int) -> None:
         """Remember a write that the API server has taken."""
-        # Without the prose, which nobody compares and which is most of it.
-        self._written[uid] = _Written({name: of for name, of in status.items() if name != "lastDecision"}, now_ms)
+        self._written[uid] = _Written(wordless(status), now_ms)
 
     def keep(self, uids: Iterable[str]) -> None:
         """Forget all services but these."""

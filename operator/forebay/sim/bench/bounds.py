@@ -102,10 +102,9 @@ def upper(case: Case, world: World, paths: Sequence[Bound], size: Size) -> Upper
     Upper
         A service that no multiple served well has the largest, and its goodput says so.
     """
-    demands = [_smoothed(case, row) for row in range(len(paths))]
     kinds: tuple[Callable[[int, float], I64], ...] = (
         lambda row, multiple: plan(paths[row], LEAD_S * SECOND_US, multiple - 1),
-        lambda row, multiple: np.ceil(demands[row] * multiple).astype(np.int64),
+        _times([_smoothed(case, row) for row in range(len(paths))]),
     )
     return _cheapest(case, world, kinds, size)
 
@@ -118,18 +117,13 @@ def persistent(case: Case, world: World, size: Size) -> list[Row]:
     `upper` is the price of not knowing, and what separates a policy from it is the policy's own. The first start is
     given to it: until then it has what will be needed.
     """
-    kinds = tuple(_remembered(case, memory_s) for memory_s in MEMORIES_S)
+    rows = range(len(case.scenario.traces))
+    kinds = [_times([_remembered(case, row, memory_s) for row in rows]) for memory_s in MEMORIES_S]
     return _cheapest(case, world, kinds, size).rows
 
 
-def _remembered(case: Case, memory_s: int) -> Callable[[int, float], I64]:
-    demands = []
-    for row in range(len(case.scenario.traces)):
-        each = np.pad(_work_by_second(case, row), (SMOOTHED_S, 0))
-        mean = np.lib.stride_tricks.sliding_window_view(each, SMOOTHED_S).mean(axis=1)[1:]
-        mean[:LEAD_S] = np.maximum(mean[:LEAD_S], mean[:LEAD_S].max())
-        padded = np.pad(mean, (memory_s, 0), mode="edge")
-        demands.append(np.lib.stride_tricks.sliding_window_view(padded, memory_s + 1).max(axis=1))
+def _times(demands: Sequence[F64]) -> Callable[[int, float], I64]:
+    """Return the plans that have a multiple of each row's demand, by row and multiple."""
     return lambda row, multiple: np.ceil(demands[row] * multiple).astype(np.int64)
 
 
@@ -164,8 +158,20 @@ def _goodput(service: SimulatedService) -> float:
 def _smoothed(case: Case, row: int) -> F64:
     """Return the replicas that a row's work keeps busy, the most from ten seconds ago until a start from now."""
     mean = np.convolve(_work_by_second(case, row), np.full(SMOOTHED_S, 1 / SMOOTHED_S), "same")
-    padded = np.pad(mean, (SMOOTHED_S, LEAD_S), mode="edge")
-    most: F64 = np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED_S + LEAD_S + 1).max(axis=1)
+    return _most(mean, SMOOTHED_S, LEAD_S)
+
+
+def _remembered(case: Case, row: int, memory_s: int) -> F64:
+    """Return the most that a row's work kept busy in the last seconds; at first, what it will until the first start."""
+    each = np.pad(_work_by_second(case, row), (SMOOTHED_S, 0))
+    mean = np.lib.stride_tricks.sliding_window_view(each, SMOOTHED_S).mean(axis=1)[1:]
+    mean[:LEAD_S] = mean[:LEAD_S].max()
+    return _most(mean, memory_s, 0)
+
+
+def _most(mean: F64, before_s: int, after_s: int) -> F64:
+    padded = np.pad(mean, (before_s, after_s), mode="edge")
+    most: F64 = np.lib.stride_tricks.sliding_window_view(padded, before_s + after_s + 1).max(axis=1)
     return most
 
 

@@ -144,17 +144,14 @@ def _summary(of: Sequence[Line]) -> str:
     body = []
     for workload in dict.fromkeys(line.workload for line in of):
         here = [line for line in of if line.workload == workload]
-        ours, insured, persistent, upper = (
-            next((line for line in here if line.judge == judge), None)
-            for judge in (FOREBAY, INSURED, PERSISTENCE, CLAIRVOYANT)
-        )
-        if upper is None:
-            raise RuntimeError(f"{workload} has no bound")
+        not_tuned = {line.judge: line for line in here if line.variant != "tuned"}
+        upper = not_tuned[CLAIRVOYANT]
         bounds = f"{upper.mean('lb_gpu_hours').say(1)} / {upper.mean('gpu_hours').say(1)}"
         reached = f"{upper.mean('goodput').say(1, 100)} %"
         rivals = (best(_rivals(here, variant)) for variant in ("tuned", "default"))
         aim = f"{_AIMS[workload]:.2f}" if workload in _AIMS else "-"
-        body.append([workload, bounds, reached, aim, *map(_cell, (ours, insured, persistent, *rivals))])
+        shown = (*map(not_tuned.get, (FOREBAY, INSURED, PERSISTENCE)), *rivals)
+        body.append([workload, bounds, reached, aim, *map(_cell, shown)])
     head = ["workload", "LB / UB, GPU-h", "UB's goodput", "regret aimed at"]
     head += ["ours: goodput, GPU-h, regret", "ours, insured", "persistence", "best tuned rival", "best default rival"]
     return _table(head, body)
